@@ -1,5 +1,6 @@
-"""What a compile produces: artifacts, their container and the metadata of a library, with readers
-that execute nothing of what they read."""
+"""The products of a compile: artifacts, their container and a library's metadata, with readers that
+execute nothing of what they read.
+"""
 
 from tensorkiln.artifact.artifact import (
     Artifact,

@@ -1,7 +1,7 @@
-"""What libraries may use of the system's C library: by the file that has it.
+"""The functions of the system's C library that libraries may use, by the file that provides them.
 
-The linker's stubs are made from these tables (`link/stubs.py`), and the list of what a library
-needs is read by them (`artifact/components.py`).
+The linker's stubs are generated from these tables (`link/stubs.py`), and the list of a library's
+dependencies is read with them (`artifact/components.py`).
 """
 
 from __future__ import annotations

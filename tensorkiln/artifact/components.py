@@ -103,7 +103,8 @@ _ORDER = ("embedded", "linked", "opened", "host", "build")
 
 
 class _Linked:
-    """What ELF files need and have: `needed` are DT_NEEDED, in order."""
+    """The symbols that ELF files define and need; `needed` are their DT_NEEDED entries, in
+    order."""
 
     def __init__(self, objects: Sequence[Elf]):
         self.is_shared = bool(objects) and not objects[0].relocatable
@@ -181,7 +182,8 @@ def _glibc(linked: _Linked, symbols: Sequence[str]) -> Component:
 
 
 def _compiler(linked: _Linked) -> Iterable[Component]:
-    """What a compiler driver has put into the file: the packaged linker adds nothing."""
+    """The components that a compiler driver has linked into the file; the packaged linker adds
+    none."""
     version = next(iter(re.findall(r"GCC: \([^)]*\) ([\d.]+)", linked.comments)), "")
     helpers = sorted(n for n in linked.symbols if _HELPER.fullmatch(n))
     if helpers:

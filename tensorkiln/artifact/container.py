@@ -50,8 +50,8 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What one loader gets: `key` is the loader's name, or `_lib`. `children` are the indices of
-    the nodes that it imports, ascending."""
+    """The files for one loader: `key` is the loader's name, or `_lib`. `children` are the indices
+    of the nodes that it imports, ascending."""
 
     key: str
     files: tuple[File, ...] = ()

@@ -1,4 +1,6 @@
-"""What this machine is, also where a sandbox refuses the system calls that tell."""
+"""The architecture and system of this machine, also where a sandbox refuses the system calls for
+it.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Identity = tuple[int, int]  # device and inode
 
 
 def identity(info: os.stat_result) -> Identity:
-    """What tells a file or folder from all others."""
+    """The pair of numbers that identifies a file or folder."""
     return info.st_dev, info.st_ino
 
 

@@ -48,7 +48,7 @@ class Layouts:
 
 
 class Rewriter:
-    """What `Algorithm.rewrite` may use to add bindings."""
+    """Adds bindings for `Algorithm.rewrite`."""
 
     def __init__(self) -> None:
         self.bindings: list[Binding] = []

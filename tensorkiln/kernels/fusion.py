@@ -1,4 +1,6 @@
-"""What kernels have in common in what they take before and after their operator."""
+"""Rules shared by kernel families: which operators a kernel takes in before its own operator
+(prologue) and after it (epilogue).
+"""
 
 from __future__ import annotations
 

@@ -260,8 +260,9 @@ def workload_of(group: Function) -> tuple[str, str]:
 
 
 def target_text(target: Target) -> str:
-    """What decides the code of kernels for a target, as text: its JSON without tags, pools of
-    memory, and what a composite target has a device for."""
+    """The fields of a target on which the code of kernels depends, as JSON text: without tags,
+    without the key and operators of a composite's device, and without those that
+    `target_of_kernels` removes."""
     whole = target_of_kernels(target)
     kept = {k: v for k, v in whole.to_json().items() if k not in _NOT_OF_CODE}
     return json.dumps(kept, ensure_ascii=False, separators=(",", ":"))

@@ -123,7 +123,8 @@ def families(target: Target) -> Families:
 
 @cache
 def larger_weights() -> Mapping[str, str]:
-    """What the weights of kernels are that take more memory than the model's, by their class."""
+    """For each class of kernels whose weights take more memory than the model's, what those weights
+    are."""
     return {row.op_class: row.weights for row in _all_families() if row.weights}
 
 

@@ -1,4 +1,6 @@
-"""What ran where: the kernel calls of one run, as `Executable.placement` says it for all."""
+"""A trace of one run: which kernel calls it made, and on which device each ran.
+`Executable.placement` says the same for all kernels without a run.
+"""
 
 from __future__ import annotations
 

@@ -150,7 +150,8 @@ def _require_small(result: TensorType, call: Call) -> None:
 
 
 def needs(call: Call) -> Iterator[Need]:
-    """What the operator of a call requires of extents, whose operands and attributes are right."""
+    """The requirements that the operator of a call has on extents. Operands and attributes must be
+    valid."""
     op = OPS.get(call.op)
     if op is not None and op.needs is not None:
         types = [operand_type(op, k, arg) for k, arg in enumerate(call.args)]
@@ -187,8 +188,8 @@ def _require_met_of_types(
 def _result_type(
     rule: Infer, operands: tuple[TensorType, ...], attrs: Attrs, kinds: tuple[type, ...]
 ) -> TensorType:
-    """What a type rule gives: most calls of a network are alike, and passes and the verifier ask
-    again. `kinds` tell attributes apart that are equal, such as 1 and True."""
+    """The type that a type rule gives, cached: many calls in a network are alike, and passes and
+    the verifier ask again. `kinds` tells attributes apart that are equal, such as 1 and True."""
     result = rule(operands, attrs)
     require_int64(result.shape)
     return result

@@ -30,8 +30,8 @@ def stated(f: Function) -> Function:
 
 
 def of_branches(f: Function) -> Iterator[SizeCondition]:
-    """What operators in the branches and loops of `f`, which `stated` returned, require of the
-    dimensions of its parameters. It is checked only where they run."""
+    """The requirements of operators in branches and loops of `f`, which `stated` returned, on the
+    dimensions of its parameters. They are checked only where the operators run."""
     dims = {v for p in f.params for v in symbols(p.type)}
     bounds = _within(dims, conditions_of(f))
     for b in f.bindings:

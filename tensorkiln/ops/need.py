@@ -1,12 +1,12 @@
-"""What operators require of the extents of their operands: a kernel that fits into its image, an
-index that is inside its dimension.
+"""Requirements of operators on the extents of their operands: a kernel has to fit into its image,
+an index has to be inside its dimension.
 
-An operator states it once, as a rule beside its type rule. Where the extent is a number, a call
-that does not meet it is refused with an error. Where it is symbolic and the requirement is not
+An operator states a requirement once, as a rule beside its type rule. If the extent is a number, a
+call that does not meet it is refused with an error. If it is symbolic and the requirement cannot be
 proved, it becomes a condition of the function's call, with the model's node as its reason
-(`ops/conditions.py`, `ir/conditions.py`). What a model's operator requires beyond the operators
-that it is imported as is an operator `require` in the graph. docs/operators.md is written from the
-rules.
+(`ops/conditions.py`, `ir/conditions.py`). A requirement that a model's operator has beyond those of
+the operators that it is imported as becomes an operator `require` in the graph. docs/operators.md
+is written from the rules.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Need:
     of_arguments: bool = False
 
     def open_condition(self, bounds: Bounds) -> Expr | None:
-        """What is left to check when sizes are known, within `bounds`; None if it is proved."""
+        """The condition that has to be checked when sizes are known, within `bounds`; None if it is
+        proved."""
         within = bounds if self.premise is None else bounds.given(self.premise)
         if _plain(self.condition) or prove(self.condition, within):
             return None
@@ -63,7 +64,7 @@ NeedRule = Callable[[Sequence[TensorType], Attrs, Sequence[np.ndarray | None]], 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What an operator requires of extents: for people, and as a rule."""
+    """The requirements of an operator on extents: as text for people, and as a rule."""
 
     text: str
     rule: NeedRule

@@ -32,7 +32,8 @@ def check_functions(dll: Any, functions: Iterable[FunctionInfo], path: str) -> N
 
 
 def _unusable(f: FunctionInfo) -> str:
-    """What no function can have: a kind of its own, sizes below 0."""
+    """Why a function cannot be used, if its description is invalid: an unknown kind, or a size
+    below 0; else empty."""
     if f.kind not in _KINDS:
         return f"{f.name} is of kind {f.kind!r}"
     for p in (*f.inputs, *f.outputs):

@@ -1,4 +1,4 @@
-"""What is asked in the place of a device that cannot be had: what `fallback` names."""
+"""The argument `fallback`: devices to use instead of those that are not available."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class ImportedModule(ABC):
         return ()
 
     def own_dependencies(self) -> tuple[ExternalDependency, ...]:
-        """The software that this module itself needs, as far as it says so."""
+        """The software that this module itself needs, if it can tell."""
         return ()
 
     def get_external_dependencies(self) -> tuple[ExternalDependency, ...]:

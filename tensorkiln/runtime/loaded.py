@@ -249,9 +249,10 @@ class LoadedFunction:
         return outputs
 
     def with_threads(self, threads: int) -> LoadedFunction:
-        """This function with at most so many threads for a call, the calling one included, 0 being
-        the library's number: `f.with_threads(1)(x)`. Other calls are not affected. The first
-        request for a number makes an Executor, with memory of its own, which is kept.
+        """This function, with calls that use at most `threads` threads, the calling one included:
+        `f.with_threads(1)(x)`. 0 means the library's own number. Calls of this object are not
+        affected. Each number of threads has an Executor with memory of its own, which is made at
+        the first request and kept.
 
         Raises UnsupportedError for a tensor program, which runs outside of executors.
         """
@@ -402,12 +403,11 @@ class LoadedModel:
         self._num_threads = threads
 
     def with_threads(self, threads: int) -> LoadedModel:
-        """The same functions with at most so many threads for a call, the calling one included, 0
-        being the library's number: `f.with_threads(1)(x)`. Calls of this object are not affected,
-        and both may be called at once. The first request for a number makes an Executor, with
-        memory of its own, which is kept. Tensor programs, which run outside of executors, are
-        refused there (UnsupportedError).
-        """
+        """The same functions, with calls that use at most `threads` threads, the calling one
+        included: `f.with_threads(1)(x)`. 0 means the library's own number. Calls of this object are
+        not affected, and both may be called at once. Each number of threads has an Executor with
+        memory of its own, which is made at the first request and kept. Tensor programs, which run
+        outside of executors, then raise UnsupportedError."""
         executor = self.executor.with_threads(threads)
         count = int(threads)
         model = self._limited.get(count)

@@ -135,8 +135,9 @@ class Module:
         return assign_devices(self.library.devices, devices, f"library {str(self.path)!r}")
 
     def by_number(self, devices: Sequence[Device], fallback: Devices) -> Candidates:
-        """Of those that `assigned` returns: devices with memory of their own, by number, each with
-        those in its place; errors of `candidates`."""
+        """For each number of a device with memory of its own, the device that `assigned` returns
+        for it, and those that replace it if it is not available. Raises the errors of
+        `candidates`."""
         fallback = self.fallback if fallback is None else fallback
         return candidates(self.library.devices, devices, fallback, f"library {str(self.path)!r}")
 
@@ -403,11 +404,11 @@ class Executor:
         set_threads(self._memory.handle, thread_count(threads))
 
     def with_threads(self, threads: int) -> Executor:
-        """The Executor of the same functions on the same devices whose calls use at most so many
-        threads, the caller included; 0: the library's number. The first request for a number makes
-        it, with memory of its own, and it is kept. Settings of streams are not taken over.
+        """An Executor of the same functions on the same devices, whose calls use at most `threads`
+        threads, the caller included; 0: the library's own number. It has memory of its own; it is
+        made at the first request for a number, and kept. The settings of streams are not copied.
 
-        Raises ArgumentTypeError, ArgumentValueError for what is not a number of threads.
+        Raises ArgumentTypeError, ArgumentValueError for an invalid number of threads.
         """
         count = thread_count(threads)
         executor = self._limited.get(count)

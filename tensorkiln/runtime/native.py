@@ -307,8 +307,8 @@ os.register_at_fork(after_in_child=_only_this_thread)
 
 @dataclass(slots=True, eq=False)
 class _Unloading:
-    """What is needed to unload a library. It refers to no NativeLibrary, so that the finalizer of
-    that object can hold it."""
+    """The state that unloading a library needs. It does not refer to the NativeLibrary, so that the
+    finalizer of that object can hold it."""
 
     dll: Any
     unload: Callable[[], object]

@@ -90,7 +90,8 @@ class FunctionState:
 
 
 def _out_of(places: dict[int, Any]) -> tuple[Any, Any]:
-    """Of tensors by output number: what a call takes as `out`, and what `get_outputs` returns."""
+    """The argument `out` of a call, and the result of `get_outputs`, for tensors by output
+    number."""
     row = tuple(places[i] for i in sorted(places))
     if len(row) > 1:
         return row, row

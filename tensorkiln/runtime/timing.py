@@ -45,11 +45,11 @@ MS = "ms"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a candidate: its state, and what happened, in words. Where that is `ok`,
-    `value` is the least of what it costs, `median` the median, and `untuned` the least of the
-    untuned kernel beside it, in `unit`. `ratio` is the larger of the quotient of these two and the
-    median quotient of neighbouring samples: load of the machine may deceive one of both. `machine`
-    is where."""
+    """The outcome of measuring a candidate: its state, and what happened, in words. If the state is
+    `ok`, `value` and `median` are the least and the median cost of a call, and `untuned` the least
+    cost of the untuned kernel, measured in turn with it; all in `unit`. `ratio` compares the two
+    kernels: the larger of value / untuned and the median ratio of neighbouring samples, since other
+    load on the machine may distort either. `machine` is where it was measured."""
 
     state: str
     reason: str = ""

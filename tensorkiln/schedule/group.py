@@ -235,7 +235,7 @@ def inplace_params(group: Group) -> tuple[int, ...]:
 
 
 def _behind(group: Group, call: Call) -> set[RVar]:
-    """What a call reads, and all that its operands are computed from."""
+    """The variables that a call depends on, directly and through its operands."""
     found: set[RVar] = set()
     todo = variables(call)
     while todo:

@@ -122,7 +122,7 @@ def require_codegen(target: Target) -> None:
     if target.target_key or target.operators:
         name = "target_key" if target.target_key else "operators"
         raise UnsupportedError(
-            f"{name} is of the devices of a composite, and this target is none",
+            f"{name} is a field of a composite's devices, and this target is not one of them",
             where=f"target.{name}",
             hint='{"devices": [...]}: several targets that share the work',
         )
@@ -279,8 +279,8 @@ def cpu_target(target: Target) -> Target:
 
 
 def target_of_kernels(target: Target) -> Target:
-    """Return the target without what says nothing of the code of a kernel: its pools of memory,
-    what is done with indices outside, and with numbers below the smallest normal one."""
+    """Return the target without the options that do not affect the code of kernels: pools of
+    memory, and how host code treats indices out of range and denormal numbers."""
     if not KINDS[target.kind].is_cpu:
         return target
     names = [name for name in ("memory", "indices", "denormals") if target[name] is not None]

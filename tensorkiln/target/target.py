@@ -203,27 +203,25 @@ class Target:
 
     @property
     def optimize(self) -> str:
-        """What matters where both cannot be had: `speed`, or `size`, for which a CPU can be
-        asked."""
+        """What to prefer if speed and size conflict: `speed` or, on request for a CPU, `size`."""
         value = dict(self._fields.attrs).get("optimize")
         return value if isinstance(value, str) else "speed"
 
     @property
     def indices(self) -> str:
-        """What is done where data has an index outside: `check`, or `clamp`, for which a CPU can be
-        asked."""
+        """How kernels treat an index in data that is out of range: `check`, which ends the run with
+        an error, or, on request for a CPU, `clamp`."""
         value = dict(self._fields.attrs).get("indices")
         return value if isinstance(value, str) else "check"
 
     @property
     def flushes_denormals(self) -> bool:
-        """Whether numbers below the smallest normal one are 0 in runs, for which a CPU can be
-        asked."""
+        """Whether runs treat numbers below the smallest normal one as 0: on request for a CPU."""
         return dict(self._fields.attrs).get("denormals") == "flush"
 
     @property
     def precision(self) -> str:
-        """The type of the operands of products: float32, unless a CPU is asked for `bfloat16` or
+        """The type of the operands of products: float32 or, on request for a CPU, `bfloat16` or
         `float16`."""
         value = dict(self._fields.attrs).get("precision")
         return value if isinstance(value, str) else "float32"

@@ -23,12 +23,12 @@ def onnx_values(
     f: Function,
     inputs: Sequence[Array],
 ) -> dict[str, Array]:
-    """What ONNX Runtime computes of each value of the model that is a binding of `f`, the imported
-    function: by the binding's name there. No graph is optimised before. `imported_with` are the
-    options of `from_onnx` that made `f`.
+    """The values that ONNX Runtime computes for the bindings of `f`, the imported function, by the
+    binding's name. ONNX Runtime does not optimise the graph before.
 
-    Raises UserError: `missing-package`, and `unsupported` for a model that is not ONNX's or that
-    ONNX Runtime does not run.
+    `imported_with` are the options of `from_onnx` that made `f`. Raises UserError:
+    `missing-package`, and `unsupported` for a model that is not ONNX's or that ONNX Runtime does
+    not run.
     """
     if isinstance(model, IRModule | Function) or type(model).__module__.startswith("torch"):
         raise UserError(

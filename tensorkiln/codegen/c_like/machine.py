@@ -1,5 +1,6 @@
-"""What C text says of a processor: the features that its functions use, and its instructions that C
-has no operator for."""
+"""Processor-specific parts of C text: attributes for the features that functions use, and
+instructions that C has no operator for.
+"""
 
 from __future__ import annotations
 

@@ -84,7 +84,8 @@ class FunctionText:
 
 @dataclass(slots=True)
 class FileText:
-    """What the kernels of one file share: types, functions that they call, declarations."""
+    """The text that the kernels of one file share: types, functions that they call,
+    declarations."""
 
     target: Target
     dialect: Dialect

@@ -1,4 +1,6 @@
-"""What the body of a parallel loop needs of the function around it."""
+"""The variables and buffers that the body of a parallel loop uses from the function around it. The
+body becomes a function of its own, which gets them in a struct.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class CodeScope:
 
 @dataclass(slots=True)
 class FunctionText:
-    """What is known while one LLVM function is written."""
+    """The state while one LLVM function is written."""
 
     params: dict[Buffer | Var, str]
     scopes: list[CodeScope] = field(default_factory=list)

@@ -1,5 +1,6 @@
-"""What closures in an outer function capture of it, values and symbolic dimensions, and where each
-variable of a function is used last."""
+"""Scopes in functions with control flow: the values and symbolic dimensions that a closure
+captures, and where each variable is used last.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the schedules of direct convolutions leave to measurements."""
+"""The knobs of direct convolutions: choices of the schedule that tuning may measure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What has no kernel of its own on devices: a thread for each element."""
+"""Families of last resort for devices, for operators that no other family computes: one thread per
+element.
+"""
 
 from __future__ import annotations
 

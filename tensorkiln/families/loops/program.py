@@ -1,5 +1,5 @@
-"""What a group without a schedule of its own computes, element by element in the order of memory:
-the plain programs that `schedule.py` schedules.
+"""The plain programs of groups that no other family computes, element by element in the order of
+memory; `schedule.py` schedules them.
 
 Roles of loops: "outer", over outer axes of the output; "element", along neighbours in memory;
 "channel", over those of a block; reductions have "term" and "reduction" (schedule/reductions.py). A

@@ -1,4 +1,6 @@
-"""What has no kernel of its own, in plain loops: reductions, and every group."""
+"""Families of last resort: reductions in plain loops, and plain loops for every group that no other
+family computes.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _REGRET = 1.4
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What estimates depend on: lanes of a vector of float32, and the time to read a vector of
+    """The parameters of estimates: lanes of a float32 vector, and the time to read a vector of
     transformed weights from memory, in units of a vector multiply-add."""
 
     lanes: int
@@ -46,7 +46,7 @@ Tile = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What else a choice depends on."""
+    """The further parameters of an estimate."""
 
     costs: Costs
     gain: float = GAIN

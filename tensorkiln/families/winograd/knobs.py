@@ -1,4 +1,6 @@
-"""What the schedule of Winograd convolutions leaves to measurements, and its estimates without."""
+"""The knobs of Winograd convolutions: choices of the schedule that tuning may measure, and the
+estimates that make them otherwise.
+"""
 
 from __future__ import annotations
 

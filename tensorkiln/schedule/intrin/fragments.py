@@ -35,7 +35,8 @@ _REGISTER = 4  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Digit:
-    """One of `count` values, each of which moves by so many rows and columns."""
+    """One digit of a number that is written with mixed bases: `count` is its base, and each step of
+    it moves by `rows` and `columns`."""
 
     count: int
     rows: int

@@ -51,7 +51,8 @@ Bind = Callable[[Expr], Expr]
 def _code(
     a: Buffer, turn: Callable[[Sequence[Expr], Bind], list[Expr]]
 ) -> tuple[list[Expr], Callable[[Sequence[Stmt]], Stmt]]:
-    """What `turn` makes of the rows of `a`, and a function that puts statements after it."""
+    """The rows that `turn` computes from those of `a`, and a function that puts statements after
+    that computation."""
     lets: list[tuple[Var, Expr]] = []
 
     def bind(e: Expr) -> Expr:

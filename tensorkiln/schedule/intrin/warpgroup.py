@@ -50,8 +50,8 @@ def whole_rows(m: Buffer, count: int, first: Expr = _ZERO) -> Load:
 
 
 def warpgroup_mma_name(columns: int, transposed: str) -> str:
-    """The instruction for so many columns, where the factors that the text names, of "a" and "b",
-    are transposed."""
+    """The name of the instruction for this number of columns. `transposed` has the letters of the
+    factors, "a" and "b", that are transposed."""
     tail = f"_transposed_{transposed}" if transposed else ""
     return f"warpgroup_mma_m{WARPGROUP_ROWS}n{columns}k{WARPGROUP_TERMS}{tail}"
 

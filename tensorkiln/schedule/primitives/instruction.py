@@ -1,4 +1,4 @@
-"""What `tensorize` puts in place of loops."""
+"""The instructions that `tensorize` puts in place of loops."""
 
 from __future__ import annotations
 

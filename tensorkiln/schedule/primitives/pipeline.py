@@ -153,8 +153,8 @@ def _at_stage(var: Var, lo: Expr, stages: int) -> Move:
 
 
 def _ahead(at: Place, count: int, ahead: int) -> tuple[PrimFunc, str]:
-    """The program in which the first `count` statements of a loop run so many rounds ahead, and the
-    name of the loop over the first of these rounds."""
+    """The program in which the first `count` statements of a loop run `ahead` rounds earlier than
+    the others, and the name of the loop over the first of these rounds."""
     s = at.stmt
     assert isinstance(s, For) and isinstance(s.body, Seq)
     copies, rest = seq(*s.body.stmts[:count]), s.body.stmts[count:]

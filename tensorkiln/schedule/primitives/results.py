@@ -1,4 +1,6 @@
-"""What primitives return as methods of a Schedule: names of the loops and blocks that they made."""
+"""Results of primitives when they are called as methods of a Schedule: the names of the loops and
+blocks that they made.
+"""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class _Walk:
 
     @contextmanager
     def inner(self) -> Iterator[None]:
-        """What is entered within ends."""
+        """A scope: dimensions and conditions that are added inside are removed at its end."""
         lists: list[list[Any]] = [self.dims, self.conds, self.guards, self.around]
         counts, exact, threads = [len(x) for x in lists], self.exact, dict(self.threads)
         yield
@@ -209,7 +209,8 @@ class _Walk:
     # ---- statements --------------------------------------------------------------------------
 
     def together(self, s: Stmt) -> None:
-        """What all threads read for the control flow of `s`, and for the values that it binds."""
+        """Collect what all threads read for the control flow of `s`, and for the values that it
+        binds."""
         with self.inner():
             for index, size in zip(THREAD_INDICES, self.of.launch.block, strict=True):
                 thread = self.threads[index] = self.text.fresh()
@@ -220,7 +221,7 @@ class _Walk:
                 self.expr(e)
 
     def stmt(self, s: Stmt) -> None:
-        """What a thread reads and writes in a statement."""
+        """Collect what a thread reads and writes in a statement."""
         self.current = s
         if not isinstance(s, Block | Prefetch):
             for e in stmt_exprs(s):
