@@ -17,10 +17,10 @@ class RanksDiffer(NodeProblem):
 
 
 def unsupported(message: str, hint: str = "", kind: str = "attribute") -> NodeProblem:
-    """A NodeProblem for valid ONNX that is not implemented."""
+    """A NodeProblem for a valid node that is not imported."""
     return NodeProblem(kind, message, hint)
 
 
 def malformed(message: str, hint: str = "") -> NodeProblem:
-    """A NodeProblem for a node that the ONNX standard does not allow."""
+    """A NodeProblem for a node that its model's format does not allow."""
     return NodeProblem("malformed", message, hint)

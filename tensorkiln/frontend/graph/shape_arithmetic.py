@@ -60,7 +60,7 @@ def _decided(f: Callable[[Dims, Expr, Expr], Expr]) -> Row:
 
 
 def _div(dims: Dims, a: Expr, b: Expr) -> Expr:
-    """a / b, truncated toward zero as in ONNX (`//` of Expr rounds down).
+    """a / b, truncated toward zero as the operator does (`//` of Expr rounds down).
 
     Where the signs cannot be proved, the result selects by them.
     """
