@@ -123,7 +123,7 @@ def _kernels(
         cpu,
         jobs=g.jobs,
         cache=g.cache,
-        known=g.known,
+        known_kernels=g.known,
         keys=g.mod.kernel_keys,
         emit="object" if objects else "bitcode",
         on_done=g.done,

@@ -54,8 +54,8 @@ def base_address(
         scope = st.scopes[depth]
         # Keyed by emitted values, not by expressions: an index may load memory that changed.
         parts = tuple((index(w, e), scale * size) for scale, e in by_depth[depth])
-        found = scope.memo.get(("gep", ptr, parts))
-        if found is None:
+        pointer = scope.memo.get(("gep", ptr, parts))
+        if pointer is None:
             offset = ""
             for value, scale in parts:
                 term = value
@@ -64,9 +64,9 @@ def base_address(
                 if offset:
                     term = w.line(f"add nsw i64 {offset}, {term}", scope)
                 offset = term
-            found = w.line(f"getelementptr inbounds i8, ptr {ptr}, i64 {offset}", scope)
-            scope.memo["gep", ptr, parts] = found
-        ptr = found
+            pointer = w.line(f"getelementptr inbounds i8, ptr {ptr}, i64 {offset}", scope)
+            scope.memo["gep", ptr, parts] = pointer
+        ptr = pointer
     return ptr, flat.constant * size, lane_stride
 
 
@@ -118,10 +118,10 @@ def index(w: KernelWriter, e: Expr) -> str:
     if has_load(e):
         return w.value(e)
     scope = w.scope_of(e)
-    found = scope.memo.get(e)
-    if found is None:
-        found = scope.memo[e] = _compute(w, e, scope)
-    return found
+    register = scope.memo.get(e)
+    if register is None:
+        register = scope.memo[e] = _compute(w, e, scope)
+    return register
 
 
 def _compute(w: KernelWriter, e: Expr, scope: CodeScope) -> str:

@@ -67,12 +67,12 @@ def binary(w: KernelWriter, op: str, x: str, y: str, dtype: DType, b: Expr) -> s
 def _float_remainder(w: KernelWriter, x: str, y: str, dtype: DType) -> str:
     """The remainder with the sign of y, exact but for one addition."""
     t, flag, zero = llvm_type(dtype), llvm_type(BOOL.with_lanes(dtype.lanes)), splat("0.0", dtype)
-    rest = remainder(w, x, y, dtype)
-    signs = [w.line(f"fcmp olt {t} {v}, {zero}") for v in (rest, y)]
+    rem = remainder(w, x, y, dtype)
+    signs = [w.line(f"fcmp olt {t} {v}, {zero}") for v in (rem, y)]
     apart = w.line(f"xor {flag} {signs[0]}, {signs[1]}")
-    some = w.line(f"fcmp one {t} {rest}, {zero}")
+    some = w.line(f"fcmp one {t} {rem}, {zero}")
     moved = w.line(f"and {flag} {apart}, {some}")
-    return w.line(f"select {flag} {moved}, {t} {w.line(f'fadd {t} {rest}, {y}')}, {t} {rest}")
+    return w.line(f"select {flag} {moved}, {t} {w.line(f'fadd {t} {rem}, {y}')}, {t} {rem}")
 
 
 def int_binary(
@@ -185,8 +185,8 @@ def unary(w: KernelWriter, op: str, x: str, dtype: DType) -> str:
             return w.line(f"fneg {t} {x}")
         return _round(w, _FLOAT_UNARY[op], x, dtype)
     if op == "not":
-        ones = splat("true" if dtype.is_bool else "-1", dtype)
-        return w.line(f"xor {t} {x}, {ones}")
+        all_ones = splat("true" if dtype.is_bool else "-1", dtype)
+        return w.line(f"xor {t} {x}, {all_ones}")
     if op not in ("neg", "abs") or (op == "abs" and dtype.is_unsigned):
         return x  # to round an integer, or take the absolute value of an unsigned one
     zero = "zeroinitializer" if dtype.lanes > 1 else "0"

@@ -110,10 +110,10 @@ class _Worker:
         try:
             write_frame(process.stdin, json.dumps(options).encode())
             write_frame(process.stdin, text.encode())
-            status, result, more = (read_frame(process.stdout) for _ in range(3))
+            status, result, assembly = (read_frame(process.stdout) for _ in range(3))
         except BrokenPipeError:
-            status = result = more = None
-        if status is None or result is None or more is None:
+            status = result = assembly = None
+        if status is None or result is None or assembly is None:
             raise InternalError(
                 self._last_words(name), code="llvm-abort", hint=_reproducer(name, text, options)
             )
@@ -123,7 +123,7 @@ class _Worker:
                 code="llvm-error",
                 hint=_reproducer(name, text, options),
             )
-        return result, more
+        return result, assembly
 
     def _last_words(self, name: str) -> str:
         assert self.process is not None
@@ -181,14 +181,14 @@ def _object_key(f: PrimFunc, target: Target, emit: str) -> dict[str, str]:
 def known_objects(mod: IRModule, target: Target, cache: KernelCache | None) -> dict[str, Kernel]:
     """The objects in the cache of known kernels, by name. In a composite target each kernel is of
     its device."""
-    known: dict[str, Kernel] = {}
+    kernels: dict[str, Kernel] = {}
     for f in mod.kernels:
-        key, own = mod.kernel_keys.get(f.name), target_in(target, f.attrs)
+        key, kernel_target = mod.kernel_keys.get(f.name), target_in(target, f.attrs)
         if isinstance(f, KnownKernel) and key is not None and cache is not None:
-            found = cache.object(f.name, key, _platform(own))
-            if found is not None:
-                known[f.name] = Kernel(f.name, found[1], True, found[0])
-    return known
+            entry = cache.object(f.name, key, _platform(kernel_target))
+            if entry is not None:
+                kernels[f.name] = Kernel(f.name, entry[1], True, entry[0])
+    return kernels
 
 
 def compile_kernels(
@@ -197,20 +197,24 @@ def compile_kernels(
     *,
     jobs: int = 1,
     cache: KernelCache | None = None,
-    known: Mapping[str, Kernel] = MappingProxyType({}),
+    known_kernels: Mapping[str, Kernel] = MappingProxyType({}),
     keys: Mapping[str, KernelKey] = MappingProxyType({}),
     on_done: Callable[[str], None] = lambda name: None,
     emit: Literal["object", "bitcode"] = "object",
 ) -> list[Kernel]:
-    """Compile all functions, `jobs` at a time, and return their kernels in order. `known` are those
-    that `known_objects` found; for the others that have a key in `keys`, later compiles find the
-    objects; `on_done` is called with the name of each kernel that is ready, possibly in another
+    """Compile all functions, `jobs` at a time, and return their kernels in order. `known_kernels`
+    are those that `known_objects` found; of others with a key in `keys`, later compiles find
+    the objects; `on_done` is called with the name of each kernel that is ready, possibly in another
     thread. The first failure is raised after all threads have stopped."""
-    made = {f.name: _from_cache(known[f.name], on_done) for f in funcs if f.name in known}
+    kernels = {
+        f.name: _from_cache(known_kernels[f.name], on_done)
+        for f in funcs
+        if f.name in known_kernels
+    }
     todo = [f for f in funcs if isinstance(f, PrimFunc)]
     if todo:
-        made |= {k.name: k for k in _compiled(todo, target, jobs, cache, keys, on_done, emit)}
-    return [made[f.name] for f in funcs]
+        kernels |= {k.name: k for k in _compiled(todo, target, jobs, cache, keys, on_done, emit)}
+    return [kernels[f.name] for f in funcs]
 
 
 def _from_cache(kernel: Kernel, on_done: Callable[[str], None]) -> Kernel:
@@ -236,20 +240,20 @@ def _compiled(
     def one(f: PrimFunc) -> Kernel:
         components = _object_key(f, target, emit)
         key = key_of(components)
-        found = cache.store.get(key) if cache is not None else None
+        cached_code = cache.store.get(key) if cache is not None else None
         if cache is not None and f.name in keys and emit == "object":
             cache.remember(f, keys[f.name], _platform(target), key, local_bytes(f))
-        if found is not None:
-            return _from_cache(Kernel(f.name, found, True, key), on_done)
+        if cached_code is not None:
+            return _from_cache(Kernel(f.name, cached_code, True, key), on_done)
         ir = emit_llvm(f, target)
         say(SOURCES, f"{f.name}.ll\n{ir}")
-        made, assembly = workers.compile(f.name, ir, options_of(target, emit))
+        code, assembly = workers.compile(f.name, ir, options_of(target, emit))
         texts = Texts(ir, assembly.decode())
         if cache is not None:
-            cache.store.put(key, made, components)
+            cache.store.put(key, code, components)
             cache.store.put(key_of(Texts.components(key)), texts.to_bytes(), Texts.components(key))
         on_done(f.name)
-        return Kernel(f.name, made, False, key, texts)
+        return Kernel(f.name, code, False, key, texts)
 
     if cache is not None and wants(PASSES):
         _say_why_missed(funcs, target, cache, emit)

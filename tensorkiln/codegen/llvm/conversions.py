@@ -55,8 +55,8 @@ def _to_bytes(w: KernelWriter, x: str, src: DType, dst: DType) -> str:
     # An instruction that narrows saturates too; of what is too large for int32, it makes `high`.
     narrows = dst.is_unsigned and src.lanes == 16 and w.target.arch == "x86_64"
     narrows = narrows and w.target.has("avx512bw")
-    for compare, bound in (("ogt", low), *([] if narrows else [("olt", high)])):
-        limit = splat(float_literal(float(bound), src), src)
+    for compare, edge in (("ogt", low), *([] if narrows else [("olt", high)])):
+        limit = splat(float_literal(float(edge), src), src)
         inside = w.line(f"fcmp {compare} {t} {x}, {limit}")
         x = w.line(f"select <{src.lanes} x i1> {inside}, {t} {x}, {t} {limit}")
     if narrows:

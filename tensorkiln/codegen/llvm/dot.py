@@ -77,8 +77,8 @@ def _dot_of_singles(w: KernelWriter, c: str, a: str, b: str, lanes: int) -> str:
     # The first number in memory is in the lowest bits; a float32's upper half is its bfloat16.
     for part in (f"shl {t} {{}}, {splat('16', word)}", f"and {t} {{}}, {splat('-65536', word)}"):
         bits = [w.line(part.format(v)) for v in (x, y)]
-        left, right = (w.line(f"bitcast {t} {v} to {llvm_type(single)}") for v in bits)
-        c = w.call("fmuladd", single, [left, right, c])
+        lhs, rhs = (w.line(f"bitcast {t} {v} to {llvm_type(single)}") for v in bits)
+        c = w.call("fmuladd", single, [lhs, rhs, c])
     return c
 
 
@@ -100,8 +100,8 @@ def _machine(
     types = [llvm_type(p.with_lanes(p.lanes * lanes)) for p in params]
     t = llvm_type(INT32.with_lanes(lanes))
     w.declares.add(f"declare {t} @llvm.{name}({', '.join(types)})")
-    given = ", ".join(f"{p} {x}" for p, x in zip(types, args, strict=True))
-    return w.line(f"call {t} @llvm.{name}({given})")
+    arguments = ", ".join(f"{p} {x}" for p, x in zip(types, args, strict=True))
+    return w.line(f"call {t} @llvm.{name}({arguments})")
 
 
 def _neon(w: KernelWriter, name: str, c: str, a: str, b: str, lanes: int) -> str:
@@ -114,10 +114,10 @@ def _dot_of_signed(w: KernelWriter, c: str, a: str, b: str, lanes: int) -> str:
     """By an instruction for two signed operands: the sum of (a - 128) b, plus 128 times the sum
     of b, which all products with the same `b` in a basic block share."""
     byte, word = _FOUR.with_lanes(4 * lanes), INT32.with_lanes(lanes)
-    less = w.line(f"xor {llvm_type(byte)} {a}, {splat('-128', byte)}")
+    shifted = w.line(f"xor {llvm_type(byte)} {a}, {splat('-128', byte)}")
     half = _neon(w, "sdot", "zeroinitializer", splat("64", byte), b, lanes)
     missing = w.line(f"shl {llvm_type(word)} {half}, {splat('1', word)}")
-    total = _neon(w, "sdot", c, less, b, lanes)
+    total = _neon(w, "sdot", c, shifted, b, lanes)
     return w.line(f"add {llvm_type(word)} {total}, {missing}")
 
 
@@ -136,8 +136,8 @@ def _dot_of_pairs(w: KernelWriter, c: str, a: str, b: str, lanes: int) -> str:
         w.line(f"ashr {t} {w.line(f'shl {t} {y}, {eight}')}, {eight}"),
     )
     odd = w.line(f"lshr {t} {x}, {eight}"), w.line(f"ashr {t} {y}, {eight}")
-    for left, right in (even, odd):
-        c = dot2(w, c, left, right, lanes)
+    for lhs, rhs in (even, odd):
+        c = dot2(w, c, lhs, rhs, lanes)
     return c
 
 
@@ -151,9 +151,9 @@ def _dot_of_words(w: KernelWriter, c: str, a: str, b: str, lanes: int, bits: int
     # The first number in memory is in the lowest bits: all targets are little-endian.
     for k in range(count):
         by = splat(str(32 - bits * (k + 1)), word)
-        left = w.line(f"{widen} {t} {w.line(f'shl {t} {x}, {by}')}, {last}")
-        right = w.line(f"ashr {t} {w.line(f'shl {t} {y}, {by}')}, {last}")
-        c = w.line(f"add {t} {c}, {w.line(f'mul {t} {left}, {right}')}")
+        lhs = w.line(f"{widen} {t} {w.line(f'shl {t} {x}, {by}')}, {last}")
+        rhs = w.line(f"ashr {t} {w.line(f'shl {t} {y}, {by}')}, {last}")
+        c = w.line(f"add {t} {c}, {w.line(f'mul {t} {lhs}, {rhs}')}")
     return c
 
 

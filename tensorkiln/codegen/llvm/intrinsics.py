@@ -14,8 +14,8 @@ from tensorkiln.ir.expr import BITCASTS, DOTS, Intrin
 
 def _intrin(w: KernelWriter, e: Intrin) -> str:
     if e.name in DOTS:
-        left, right, total = (w.value(x) for x in (*e.args[1:], e.args[0]))
-        return DOT[e.name](w, total, left, right, e.dtype.lanes)
+        lhs, rhs, total = (w.value(x) for x in (*e.args[1:], e.args[0]))
+        return DOT[e.name](w, total, lhs, rhs, e.dtype.lanes)
     return _intrinsic(w, e.name, [w.value(a) for a in e.args], e.args[0].dtype)
 
 

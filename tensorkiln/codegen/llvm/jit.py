@@ -41,10 +41,10 @@ class Linked:
 def link_in_memory(
     bitcode: Iterable[tuple[str, bytes]],
     objects: Sequence[bytes],
-    shown: Sequence[str],
+    symbols: Sequence[str],
     constants: Mapping[str, int],
 ) -> Linked:
-    """Compile `bitcode` (names and modules), add `objects`, and find the symbols `shown`.
+    """Compile `bitcode` (names and modules), add `objects`, and find `symbols`.
 
     `constants` maps symbols to addresses. Each becomes a pointer to that address, followed by 40
     zero bytes: a `weights_place` (crt/weights.c) of weights that are not in a separate file. Raises
@@ -70,21 +70,21 @@ def link_in_memory(
     builder.add_ir(pointers or "; no constants\n")
     builder.import_symbol("__emutls_get_address", _thread_local_storage())
     builder.add_current_process()
-    for name in shown:
+    for name in symbols:
         builder.export_symbol(name)
     try:
         with one_piece():
             tracker = builder.link(_compiler(), f"library{next(_numbers)}")
     except RuntimeError as error:
         raise InternalError(f"linking in memory failed: {error}", code="link-failed") from error
-    return Linked({name: tracker[name] for name in shown}, [_immortal(tracker)])
+    return Linked({name: tracker[name] for name in symbols}, [_immortal(tracker)])
 
 
-def _immortal(kept: Any) -> Any:
+def _immortal(owner: Any) -> Any:
     """Keep an object alive until the process ends, by an extra reference: threads may still run its
     code, and exit() calls into it."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
-    return kept
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
+    return owner
 
 
 def _text_of(name: str, data: bytes) -> str:

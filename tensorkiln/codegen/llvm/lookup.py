@@ -28,8 +28,8 @@ def looked_up(w: KernelWriter, e: Load) -> str | None:
     t = f"<{_LANES} x i8>"
     tables = []
     for k in range(_SIZE // _LANES):
-        at = w.line(f"getelementptr inbounds i8, ptr {base}, i64 {k * _LANES}")
-        tables.append(w.line(f"load {t}, ptr {at}, align 1"))
+        pointer = w.line(f"getelementptr inbounds i8, ptr {base}, i64 {k * _LANES}")
+        tables.append(w.line(f"load {t}, ptr {pointer}, align 1"))
     places = _of_lanes(w, w.value(index.a), lanes, _LANES)
     name = "@llvm.x86.avx512.vpermi2var.qi.512"
     w.declares.add(f"declare {t} {name}({t}, {t}, {t})")
@@ -39,15 +39,15 @@ def looked_up(w: KernelWriter, e: Load) -> str | None:
         for a, b in (tables[:2], tables[2:])
     )
     top = w.line(f"icmp slt {t} {places}, zeroinitializer")
-    found = w.line(f"select <{_LANES} x i1> {top}, {t} {high}, {t} {low}")
-    return _of_lanes(w, found, _LANES, lanes)
+    entries = w.line(f"select <{_LANES} x i1> {top}, {t} {high}, {t} {low}")
+    return _of_lanes(w, entries, _LANES, lanes)
 
 
-def _of_lanes(w: KernelWriter, v: str, have: int, wanted: int) -> str:
+def _of_lanes(w: KernelWriter, v: str, have: int, lanes: int) -> str:
     """The first lanes of a vector of bytes; lanes that it lacks are undefined."""
-    if have == wanted:
+    if have == lanes:
         return v
-    mask = ", ".join(f"i32 {i}" if i < have else "i32 poison" for i in range(wanted))
+    mask = ", ".join(f"i32 {i}" if i < have else "i32 poison" for i in range(lanes))
     return w.line(
-        f"shufflevector <{have} x i8> {v}, <{have} x i8> poison, <{wanted} x i32> <{mask}>"
+        f"shufflevector <{have} x i8> {v}, <{have} x i8> poison, <{lanes} x i32> <{mask}>"
     )

@@ -85,9 +85,9 @@ def _parallel(w: KernelWriter, loop: For) -> None:
     st = w.state
     name = f"@{w.func.name}.body{w.bodies}"
     w.bodies += 1
-    used = used_in(loop)
+    uses = used_in(loop)
     captured: dict[Buffer | Var, str] = {
-        p: v for p, v in (*st.buffers.items(), *st.vars.items()) if p in used
+        p: v for p, v in (*st.buffers.items(), *st.vars.items()) if p in uses
     }
     cell = Buffer("failure", INT64, ())
     fails = any(isinstance(t, Assert) for t in walk_stmt(loop))

@@ -26,12 +26,12 @@ _MOST_STRIDE = 4
 def _register(w: KernelWriter, buf: Buffer, indices: tuple[Expr, ...], dtype: DType) -> str:
     """The stack slot of an element or vector of a buffer in registers."""
     key, slots = register_key(w.func.name, buf, indices), w.state.registers[buf]
-    found = slots.get((key, dtype.lanes))
-    if found is None:
-        found = w.fresh()
-        w.state.allocas.append(f"  {found} = alloca {llvm_type(dtype)}")
-        slots[key, dtype.lanes] = found
-    return found
+    slot = slots.get((key, dtype.lanes))
+    if slot is None:
+        slot = w.fresh()
+        w.state.allocas.append(f"  {slot} = alloca {llvm_type(dtype)}")
+        slots[key, dtype.lanes] = slot
+    return slot
 
 
 # ---- loads -------------------------------------------------------------------------------------
@@ -42,20 +42,20 @@ def _load(w: KernelWriter, e: Load) -> str:
     if buf in w.state.registers:
         slot = _register(w, buf, e.indices, dtype)
         return w.line(f"load {llvm_type(dtype)}, ptr {slot}")
-    found = looked_up(w, e)
-    if found is not None:
-        return found
+    register = looked_up(w, e)
+    if register is not None:
+        return register
     base, offset, stride = base_address(w, buf, e.indices)
     if stride is None:
         return _load_from(w, e, base, stride)
     key = (buf, base, offset, f"{dtype} {stride}")
-    found = w.state.loaded.get(key)
-    if found is None:
+    register = w.state.loaded.get(key)
+    if register is None:
         ptr = base
         if offset:
             ptr = w.line(f"getelementptr inbounds i8, ptr {base}, i64 {offset}")
-        found = w.state.loaded[key] = _load_from(w, e, ptr, stride)
-    return found
+        register = w.state.loaded[key] = _load_from(w, e, ptr, stride)
+    return register
 
 
 def _load_from(w: KernelWriter, e: Load, ptr: str, stride: int | None) -> str:
@@ -91,20 +91,20 @@ def _strided(w: KernelWriter, t: str, ptr: str, stride: int, dtype: DType) -> st
     lanes = dtype.lanes
     size = dtype.bytes
     last = (lanes - 1) * (stride - 1)  # where the last vector begins
-    found, have = "poison", -1  # the lanes up to `have` are in `found`
+    vector, have = "poison", -1  # the lanes up to `have` are in `vector`
     for k in range(stride):
         start = min(k * lanes, last)
-        at = w.line(f"getelementptr i8, ptr {ptr}, i64 {start * size}")
-        x = w.line(f"load {t}, ptr {at}, align {size}")
-        here = (start + lanes - 1) // stride
+        pointer = w.line(f"getelementptr i8, ptr {ptr}, i64 {start * size}")
+        x = w.line(f"load {t}, ptr {pointer}, align {size}")
+        last_lane = (start + lanes - 1) // stride
         places = [
-            i if i <= have else lanes + i * stride - start if i <= here else -1
+            i if i <= have else lanes + i * stride - start if i <= last_lane else -1
             for i in range(lanes)
         ]
         mask = ", ".join(f"i32 {p}" if p >= 0 else "i32 poison" for p in places)
-        found = w.line(f"shufflevector {t} {found}, {t} {x}, <{lanes} x i32> <{mask}>")
-        have = here
-    return found
+        vector = w.line(f"shufflevector {t} {vector}, {t} {x}, <{lanes} x i32> <{mask}>")
+        have = last_lane
+    return vector
 
 
 def _address_of(w: KernelWriter, e: AddressOf) -> str:
@@ -143,8 +143,8 @@ def _store(w: KernelWriter, s: Store) -> None:
 def _prefetch(w: KernelWriter, s: Prefetch) -> None:
     ptr, _ = address(w, s.buffer, s.indices)
     w.declares.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-    how = f"i32 {int(s.write)}, i32 {s.locality}, i32 1"
-    w.emit(f"  call void @llvm.prefetch.p0(ptr {ptr}, {how})")
+    hints = f"i32 {int(s.write)}, i32 {s.locality}, i32 1"
+    w.emit(f"  call void @llvm.prefetch.p0(ptr {ptr}, {hints})")
 
 
 # ---- buffers -----------------------------------------------------------------------------------

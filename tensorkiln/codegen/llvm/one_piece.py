@@ -37,7 +37,7 @@ def one_piece() -> Iterator[None]:
 
 
 def _one_piece() -> Iterator[None]:
-    taken: list[tuple[int, int]] = []
+    mappings: list[tuple[int, int]] = []
     piece = _reserve(_PIECE) if sys.platform == "linux" else None
     try:
         if piece is not None:
@@ -45,7 +45,7 @@ def _one_piece() -> Iterator[None]:
             while size >= mmap.PAGESIZE:
                 place = _reserve(size)
                 if place is not None and place > piece:
-                    taken.append((place, size))
+                    mappings.append((place, size))
                     continue
                 if place is not None:
                     _free(place, size)
@@ -53,7 +53,7 @@ def _one_piece() -> Iterator[None]:
             _free(piece, _PIECE)
         yield
     finally:
-        for place, size in taken:
+        for place, size in mappings:
             _free(place, size)
 
 

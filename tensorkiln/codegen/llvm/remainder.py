@@ -17,8 +17,8 @@ def remainder(w: KernelWriter, x: str, y: str, dtype: DType) -> str:
     """x - trunc(x / y) y with the sign of x; NaN of an infinite x and of y = 0."""
     if dtype.bits == 16:
         wide = DType("float32", dtype.lanes)
-        made = remainder(w, convert(w, x, dtype, wide), convert(w, y, dtype, wide), wide)
-        return convert(w, made, wide, dtype)
+        rem = remainder(w, convert(w, x, dtype, wide), convert(w, y, dtype, wide), wide)
+        return convert(w, rem, wide, dtype)
     name, t = f"@{w.func.name}.fmod_{dtype.element}", llvm_type(dtype.element)
     text = _function(name, dtype.element, w.helper_attributes)
     if text not in w.functions:

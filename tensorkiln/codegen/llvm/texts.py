@@ -52,15 +52,15 @@ class KernelFiles:
     @cached_property
     def _irs(self) -> list[str]:
         named = zip(self._funcs, self._found, strict=True)
-        return [found.ir if found else kernel_text(f, self._target, "llvm") for f, found in named]
+        return [entry.ir if entry else kernel_text(f, self._target, "llvm") for f, entry in named]
 
     @cached_property
     def _assemblies(self) -> list[str]:
-        out = [found.assembly if found else "" for found in self._found]
+        out = [entry.assembly if entry else "" for entry in self._found]
         lacking = [i for i, text in enumerate(out) if not text]
         irs = [self._irs[i] for i in lacking]
-        made = _assembled([self._funcs[i] for i in lacking], irs, self._target, "assembly")
-        for i, assembly in zip(lacking, made, strict=True):
+        assemblies = _assembled([self._funcs[i] for i in lacking], irs, self._target, "assembly")
+        for i, assembly in zip(lacking, assemblies, strict=True):
             out[i] = assembly
             if self._cache is not None:
                 components = Texts.components(self._kernels[i].key)
@@ -105,8 +105,8 @@ def _assembled(
     jobs = min(read_config().compile_jobs or 2, len(funcs))
     with Workers() as workers, ThreadPoolExecutor(jobs) as pool:
         names = [f.name for f in funcs]
-        made = pool.map(lambda n, text: workers.compile(n, text, options), names, texts)
-        return [code.decode() for code, _ in made]
+        codes = pool.map(lambda n, text: workers.compile(n, text, options), names, texts)
+        return [code.decode() for code, _ in codes]
 
 
 def module_text(mod: IRModule, cache: KernelCache | None) -> str:

@@ -56,15 +56,15 @@ def allocate(w: KernelWriter, s: Alloc) -> None:
 def _configuration(tiles: dict[Buffer, int]) -> bytes:
     """The operand of ldtilecfg: the palette; from byte 16 on, the bytes of a row of each tile, two
     bytes each; from byte 48 on, its rows."""
-    made = bytearray(64)
-    made[0] = _PALETTE
+    config = bytearray(64)
+    config[0] = _PALETTE
     for b, first in tiles.items():
         rows, columns = matrix_of(b)
         for n in range(first, first + tiles_of(b)):
-            made[16 + 2 * n : 18 + 2 * n] = (columns * b.dtype.bytes).to_bytes(2, "little")
-            made[48 + n] = rows
+            config[16 + 2 * n : 18 + 2 * n] = (columns * b.dtype.bytes).to_bytes(2, "little")
+            config[48 + n] = rows
     assert all(n < TILES for n in tiles.values())
-    return bytes(made)
+    return bytes(config)
 
 
 def store(w: KernelWriter, s: Store) -> None:
@@ -88,11 +88,11 @@ def store(w: KernelWriter, s: Store) -> None:
 
 def _number(w: KernelWriter, e: Load) -> int:
     """The register of a tile."""
-    which = tile_index(e.buffer, e.indices)
-    if which is None:
+    tile = tile_index(e.buffer, e.indices)
+    if tile is None:
         raise InternalError(f"{w.func.name}: part of a tile of {e.buffer.name}")
     number = 0
-    key = register_key(w.func.name, e.buffer, which)
+    key = register_key(w.func.name, e.buffer, tile)
     for n, extent in zip(key, e.buffer.shape, strict=False):
         number = number * (int_value(extent) or 0) + n
     return w.state.tiles[e.buffer] + number

@@ -122,8 +122,8 @@ def main() -> None:
 
 def reproduce(module: str, options: str) -> None:
     """Compile one module file with the options of an options file, as the hints of errors say."""
-    made, _ = compile_text(Path(module).read_text(), json.loads(Path(options).read_text()))
-    print(f"{module}: compiled to {len(made)} bytes")
+    code, _ = compile_text(Path(module).read_text(), json.loads(Path(options).read_text()))
+    print(f"{module}: compiled to {len(code)} bytes")
 
 
 if __name__ == "__main__":

@@ -120,9 +120,9 @@ class KernelWriter:
         """
         if self._known is None:
             return self._outermost(e)
-        found = self._seen.get(id(e))
-        if found is not None:
-            return found[1]
+        entry = self._seen.get(id(e))
+        if entry is not None:
+            return entry[1]
         emit, calls = self._expressions.get(type(e)), self._calls
         if emit is None:
             raise InternalError(f"{self.func.name}: cannot emit expression {type(e).__name__}")
@@ -211,13 +211,13 @@ class KernelWriter:
     def line(self, text: str, scope: CodeScope | None = None) -> str:
         """Emit an instruction and return its result; within a value, the earlier result if the
         innermost scope has the same instruction already."""
-        known = self._known if scope is None else None
-        if known is not None and text in known:
-            return known[text]
+        memo = self._known if scope is None else None
+        if memo is not None and text in memo:
+            return memo[text]
         name = self.fresh()
         self.emit(f"  {name} = {text}", scope)
-        if known is not None:
-            known[text] = name
+        if memo is not None:
+            memo[text] = name
         return name
 
     def label(self) -> str:
@@ -252,9 +252,9 @@ class KernelWriter:
         for scope in self.state.scopes:
             if key in scope.memo:
                 return scope.memo[key]
-        one = self.line(f"insertelement {tv} poison, {t} {v}, i32 0")
+        lane0 = self.line(f"insertelement {tv} poison, {t} {v}, i32 0")
         mask = f"<{lanes} x i32> zeroinitializer"
-        out = self.line(f"shufflevector {tv} {one}, {tv} poison, {mask}")
+        out = self.line(f"shufflevector {tv} {lane0}, {tv} poison, {mask}")
         self.state.scopes[-1].memo[key] = out
         return out
 
