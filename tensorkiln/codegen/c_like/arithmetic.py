@@ -92,8 +92,8 @@ def _float_binary(w: TextWriter, op: str, x: str, y: str, dtype: DType) -> str:
     raise InternalError(f"{w.func.name}: no float operation {op}")
 
 
-def _swap(how: tuple[str, int], x: str, y: str) -> tuple[str, str, str, int]:
-    return how[0], x, y, how[1]
+def _swap(spelling: tuple[str, int], x: str, y: str) -> tuple[str, str, str, int]:
+    return spelling[0], x, y, spelling[1]
 
 
 def _wrapping(w: TextWriter, op: str, x: str, y: str, dtype: DType) -> str:
@@ -128,8 +128,8 @@ def _shift(w: TextWriter, op: str, x: str, count: int, dtype: DType) -> str:
         if op == "shr" or dtype.is_unsigned:
             return infix(">>" if op == "shr" else "<<", x, by, SHIFT)
         u = unsigned(dtype)
-        left = infix("<<", cast_bits(w, x, dtype, u), cast_bits(w, by, dtype, u), SHIFT)
-        return cast_bits(w, left, u, dtype)
+        shift = infix("<<", cast_bits(w, x, dtype, u), cast_bits(w, by, dtype, u), SHIFT)
+        return cast_bits(w, shift, u, dtype)
     if op == "shr":
         return _narrowed(w, infix(">>", x, str(count), SHIFT), dtype)
     plain = dtype.is_unsigned and dtype.bits >= 32

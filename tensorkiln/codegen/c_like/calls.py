@@ -14,18 +14,18 @@ def _extern(w: TextWriter, e: CallExtern) -> str:
     """A call of a C function, under a name of its own: the types with which a program calls it need
     not be those of the C library's headers."""
     types = ", ".join(_c_type(w, a.dtype) for a in e.args) or "void"
-    own = f"call_{e.name}"
+    local_name = f"call_{e.name}"
     declared = w.dialect.extern.format(
-        result=_c_type(w, e.dtype), name=own, types=types, symbol=e.name
+        result=_c_type(w, e.dtype), name=local_name, types=types, symbol=e.name
     )
-    if w.file.externs.setdefault(own, declared) != declared:
+    if w.file.externs.setdefault(local_name, declared) != declared:
         raise UserError(
             f"C function {e.name} is called with two signatures",
             code="extern-signature",
             where=w.func.name,
             hint="give all calls the same types, with T.Cast",
         )
-    text = call(own, *(w.value(a) for a in e.args))
+    text = call(local_name, *(w.value(a) for a in e.args))
     if e.dtype == VOID:
         w.line(f"{text};")
         return ""

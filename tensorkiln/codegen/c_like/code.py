@@ -13,9 +13,9 @@ class Code(str):
 
     def __new__(cls, text: str, level: int = ATOM) -> Code:
         """Text with the level of its outermost operator."""
-        made = super().__new__(cls, text)
-        made.level = level
-        return made
+        code = super().__new__(cls, text)
+        code.level = level
+        return code
 
 
 def level_of(text: str) -> int:
@@ -32,8 +32,8 @@ def infix(operator: str, a: str, b: str, level: int) -> Code:
     """`a operator b`. Only sums and products show their operands without parentheses, since
     compilers warn of other mixtures that rely on precedence."""
     plain = level in (SUM, PRODUCT)
-    left = at_least(a, level if plain else PREFIX)
-    return Code(f"{left} {operator} {at_least(b, level + 1 if plain else PREFIX)}", level)
+    lhs = at_least(a, level if plain else PREFIX)
+    return Code(f"{lhs} {operator} {at_least(b, level + 1 if plain else PREFIX)}", level)
 
 
 def prefix(operator: str, a: str) -> Code:

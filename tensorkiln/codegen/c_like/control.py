@@ -23,13 +23,13 @@ def _let(w: TextWriter, s: Let) -> None:
         w.words.let(var, s.value)
     t = w.type_of(s.value)
     name = w.state.names[var] = w.name_of(var)
-    at = len(w.state.lines)
+    line_index = len(w.state.lines)
     w.line("")
     w.statement(s.body)
-    used = w.is_used(name, at + 1)
-    told = w.dialect.constant if used else w.dialect.discard
-    value = value if used else f"({value})"
-    w.state.lines[at] = w.indented(told.format(type=t, name=name, x=value))
+    is_used = w.is_used(name, line_index + 1)
+    template = w.dialect.constant if is_used else w.dialect.discard
+    value = value if is_used else f"({value})"
+    w.state.lines[line_index] = w.indented(template.format(type=t, name=name, x=value))
 
 
 def _if(w: TextWriter, s: If) -> None:

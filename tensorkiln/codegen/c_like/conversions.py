@@ -102,8 +102,8 @@ def function_of(
     w: TextWriter, name: str, parameters: Sequence[Var], lets: Lets, result: Expr
 ) -> str:
     """The text of a function that computes let-bindings, then a result."""
-    given = [(w.type(p.dtype), p.name) for p in parameters]
-    head = w.definition(name, w.type(result.dtype), given)
+    params = [(w.type(p.dtype), p.name) for p in parameters]
+    head = w.definition(name, w.type(result.dtype), params)
     with w.function() as state:
         for p in parameters:
             state.names[p] = w.name(p.name)

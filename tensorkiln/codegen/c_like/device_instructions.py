@@ -33,15 +33,15 @@ def text_of(row: DeviceInstruction, codegen: str, target: Target) -> Instruction
 def device_instruction(w: TextWriter, e: Intrin) -> str:
     """A call of the function that is the instruction."""
     row, codegen = DEVICE_INSTRUCTIONS[e.name], w.dialect.instructions
-    found = text_of(row, codegen, w.target)
-    assert found is not None, e.name  # require_instructions
+    instruction = text_of(row, codegen, w.target)
+    assert instruction is not None, e.name  # require_instructions
     operands = e.args[:-1] if row.participants == SUBGROUP else e.args
     args, parameters, name, space = [], [], f"{e.name}_{type_name(e.dtype)}", ""
     for k, a in enumerate(operands):
         if k in row.memory:
             assert isinstance(a, Load)
-            at, _ = offset(w, a.buffer, a.indices)
-            args.append(pointer(w, a.buffer, at))
+            place, _ = offset(w, a.buffer, a.indices)
+            args.append(pointer(w, a.buffer, place))
             space = w.dialect.spaces[a.buffer.scope]
             name += f"_{a.buffer.scope}"
             t = f"{space}const {w.dialect.element(a.dtype)} *"
@@ -49,7 +49,7 @@ def device_instruction(w: TextWriter, e: Intrin) -> str:
             args.append(w.value(a))
             t = w.type(a.dtype)
         parameters.append((t, "abc"[k]))
-    text = found.text.format(lanes=e.dtype.lanes, space=space)
+    text = instruction.text.format(lanes=e.dtype.lanes, space=space)
     return call(
         w.helper(name, lambda: define(w, w.type(e.dtype), name, parameters, [], text)), *args
     )
@@ -58,14 +58,14 @@ def device_instruction(w: TextWriter, e: Intrin) -> str:
 def require_instructions(f: PrimFunc, codegen: str, target: Target) -> tuple[str, ...]:
     """The extensions of a device that the instructions of a function need. Raises UnsupportedError
     for one without text here, or whose sub-groups are not those of the target."""
-    wanted: list[str] = []
+    extensions: list[str] = []
     for e in instructions_in(f):
         row = DEVICE_INSTRUCTIONS[e.name]
-        found = text_of(row, codegen, target)
-        if found is None:
+        instruction = text_of(row, codegen, target)
+        if instruction is None:
             options = [t.option for t in row.text.get(codegen, ())]
-            known = [k for k, other in DEVICE_INSTRUCTIONS.items() if codegen in other.text]
-            hint = f"the target's code generator has {', '.join(known) or 'none'}"
+            names = [k for k, entry in DEVICE_INSTRUCTIONS.items() if codegen in entry.text]
+            hint = f"the target's code generator has {', '.join(names) or 'none'}"
             if options:
                 hint = f'{{"{options[0]}": true}}, if the device has it'
             message = f"{e.name} is an instruction that the target does not have"
@@ -77,8 +77,8 @@ def require_instructions(f: PrimFunc, codegen: str, target: Target) -> tuple[str
                 where=f.name,
                 hint="the target's option thread_warp_size",
             )
-        wanted += found.extensions
-    return tuple(sorted(set(wanted)))
+        extensions += instruction.extensions
+    return tuple(sorted(set(extensions)))
 
 
 def uses_subgroups(f: PrimFunc) -> bool:

@@ -18,18 +18,18 @@ from tensorkiln.ir.operators import DOTS
 
 def dot(w: TextWriter, name: str, args: list[str], lanes: int) -> str:
     """A call of the function for `lanes` sums: an instruction where the dialect knows one."""
-    own = f"{name}_{type_name(DType(DOTS[name][0][0], lanes))}"
+    function_name = f"{name}_{type_name(DType(DOTS[name][0][0], lanes))}"
 
     def make() -> str:
-        found: str | None = w.dialect.dot(w, own, name, lanes)
-        if found is not None:
-            return found
-        return (_of_singles if name == "dot2_bf16" else _plain)(w, own, name, lanes)
+        text: str | None = w.dialect.dot(w, function_name, name, lanes)
+        if text is not None:
+            return text
+        return (_of_singles if name == "dot2_bf16" else _plain)(w, function_name, name, lanes)
 
-    return call(w.helper(own, make), *args)
+    return call(w.helper(function_name, make), *args)
 
 
-def _of_singles(w: TextWriter, own: str, name: str, lanes: int) -> str:
+def _of_singles(w: TextWriter, function_name: str, name: str, lanes: int) -> str:
     """Both numbers of a lane as float32, each multiplied and added."""
     c, pair = Var("c", FLOAT32.with_lanes(lanes)), DType("bfloat16", 2 * lanes)
     a, b = Var("a", pair), Var("b", pair)
@@ -37,26 +37,26 @@ def _of_singles(w: TextWriter, own: str, name: str, lanes: int) -> str:
     for k in range(2):
         x, y = (cast(Shuffle(v, v, tuple(range(k, 2 * lanes, 2))), c.dtype) for v in (a, b))
         total = intrin("fma", x, y, total)
-    return function_of(w, own, [c, a, b], [], total)
+    return function_of(w, function_name, [c, a, b], [], total)
 
 
-def _plain(w: TextWriter, own: str, name: str, lanes: int) -> str:
+def _plain(w: TextWriter, function_name: str, name: str, lanes: int) -> str:
     """By shifts that widen each number of a lane to 32 bits; of one lane, by its elements."""
-    (_, _), (left, count), (right, _) = DOTS[name]
-    word, a = DType("int32", lanes), DType(left, count * lanes)
-    b = DType(right, count * lanes)
-    given = [(w.type(word), "c"), (w.type(a), "a"), (w.type(b), "b")]
+    (_, _), (left_type, count), (right_type, _) = DOTS[name]
+    word, a = DType("int32", lanes), DType(left_type, count * lanes)
+    b = DType(right_type, count * lanes)
+    params = [(w.type(word), "c"), (w.type(a), "a"), (w.type(b), "b")]
     t, u = w.type(word), w.type(DType("uint32", lanes))
     if lanes == 1:
         lane = w.dialect.lane
         terms = "".join(
             f" + ({u})({lane.format(x='a', i=k)} * {lane.format(x='b', i=k)})" for k in range(count)
         )
-        return define(w, t, own, given, [], f"({t})(({u})c{terms})")
+        return define(w, t, function_name, params, [], f"({t})(({u})c{terms})")
     bits = 32 // count
     a_bits, b_bits, c_bits = (vector_bits(w, u, v) for v in "abc")
     lines = [f"const {u} x = {a_bits}, y = {b_bits};", f"{u} sum = {c_bits};"]
-    unsigned_left = left.startswith("u")
+    unsigned_left = left_type.startswith("u")
 
     def signed_part(x: str) -> str:
         return vector_bits(w, u, f"({vector_bits(w, t, x)} >> {32 - bits})")
@@ -66,4 +66,4 @@ def _plain(w: TextWriter, own: str, name: str, lanes: int) -> str:
         x, y = (f"({v} << {up})" if up else v for v in "xy")
         wide = f"({u})({x} >> {32 - bits})" if unsigned_left else signed_part(x)
         lines.append(f"sum += {wide} * {signed_part(y)};")
-    return define(w, t, own, given, lines, vector_bits(w, t, "sum"))
+    return define(w, t, function_name, params, lines, vector_bits(w, t, "sum"))

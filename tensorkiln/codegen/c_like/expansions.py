@@ -75,9 +75,11 @@ def _extremum(w: TextWriter, op: str, name: str, dtype: DType) -> str:
 
 def _by_lane(w: TextWriter, op: str, name: str, dtype: DType) -> str:
     """No processor divides vectors of integers, and remainders of floats are loops."""
-    one, t, count = helper_of(w, op, dtype.element), w.type(dtype), w.count(dtype)
+    function, t, count = helper_of(w, op, dtype.element), w.type(dtype), w.count(dtype)
     lane = w.dialect.lane
-    items = [f"{one}({lane.format(x='a', i=k)}, {lane.format(x='b', i=k)})" for k in range(count)]
+    items = [
+        f"{function}({lane.format(x='a', i=k)}, {lane.format(x='b', i=k)})" for k in range(count)
+    ]
     value = w.dialect.vector_of.format(type=t, items=",\n        ".join(items))
     return define(w, t, name, _params(w, dtype, "ab"), [], value)
 
@@ -89,8 +91,8 @@ def _division(w: TextWriter, op: str, name: str, dtype: DType) -> str:
     lines = ["if (b == 0) {", f"    return {number_of(w, 0, dtype)};", "}"]
     whole = cast(w, infix("/", "a", "b", PRODUCT), dtype)
     if dtype.is_unsigned:
-        rest = cast(w, infix("%", "a", "b", PRODUCT), dtype)
-        value = rest if op == "floormod" else whole
+        rem = cast(w, infix("%", "a", "b", PRODUCT), dtype)
+        value = rem if op == "floormod" else whole
         return define(w, t, name, _params(w, dtype, "ab"), lines, value)
     lines += ["if (b == -1) {", f"    return {'0' if op == 'floormod' else _minus(w, dtype)};", "}"]
     if op == "div":
@@ -115,14 +117,14 @@ def _minus(w: TextWriter, dtype: DType, x: str = "a") -> str:
 def _shift(w: TextWriter, op: str, name: str, dtype: DType) -> str:
     """A count of at least the number of bits, or a negative one, shifts all of them out."""
     t, u, last = w.type(dtype), unsigned(dtype), dtype.bits - 1
-    most = number_of(w, last, u)
+    largest = number_of(w, last, u)
     constant = w.dialect.constant.format
     count = cast_bits(w, "b", dtype, u) if dtype.lanes > 1 else cast(w, "b", u)
     lines = [constant(type=w.type(u), name="count", x=count)]
-    over = _test(w, f"count > {most}", u)
+    over = _test(w, f"count > {largest}", u)
     arithmetic = op == "shr" and not dtype.is_unsigned
     if arithmetic:
-        within = select(w, over, dtype.bits, most, "count", u)
+        within = select(w, over, dtype.bits, largest, "count", u)
         lines.append(constant(type=w.type(u), name="within", x=within))
         by = cast_bits(w, "within", u, dtype) if dtype.lanes > 1 else "within"
         right = infix(">>", "a", by, SHIFT)
@@ -130,7 +132,7 @@ def _shift(w: TextWriter, op: str, name: str, dtype: DType) -> str:
         return define(w, t, name, _params(w, dtype, "ab"), lines, value)
     wide = u if dtype.bits >= 32 or dtype.lanes > 1 else DType("uint32")
     bits = cast_bits(w, "a", dtype, u) if dtype.lanes > 1 else cast(w, "a", wide)
-    moved = f"{bits} {'<<' if op == 'shl' else '>>'} (count & {most})"
+    moved = f"{bits} {'<<' if op == 'shl' else '>>'} (count & {largest})"
     if dtype.lanes > 1:
         shifted = Code(f"({w.type(u)})({moved})")
         value = cast_bits(w, select(w, over, dtype.bits, zero_of(w, u), shifted, u), u, dtype)
@@ -164,8 +166,8 @@ def _absolute(w: TextWriter, op: str, name: str, dtype: DType) -> str:
 def _root(w: TextWriter, op: str, name: str, dtype: DType) -> str:
     t = w.type(dtype)
     if dtype.lanes > 1:
-        one, lane = helper_of(w, op, dtype.element), w.dialect.lane
-        items = ", ".join(f"{one}({lane.format(x='x', i=k)})" for k in range(w.count(dtype)))
+        function, lane = helper_of(w, op, dtype.element), w.dialect.lane
+        items = ", ".join(f"{function}({lane.format(x='x', i=k)})" for k in range(w.count(dtype)))
         value = w.dialect.vector_of.format(type=t, items=items)
         return define(w, t, name, _params(w, dtype, "x"), [], value)
     return w.dialect.square_root(w, name, dtype)
@@ -193,12 +195,12 @@ def _round(w: TextWriter, op: str, name: str, dtype: DType) -> str:
         value = w.dialect.rounded.format(op=op, x="x")
         return define(w, t, name, _params(w, dtype, "x"), [], value)
     magic = number_of(w, 2.0**23 if dtype.name == _F32 else 2.0**52, dtype)
-    one, zero = number_of(w, 1.0, dtype), zero_of(w, dtype)
+    unit, zero = number_of(w, 1.0, dtype), zero_of(w, dtype)
     size, sign = helper_of(w, "abs", dtype), _with_sign(w, dtype)
     lines = [f"const {t} size = {size}(x);", f"{t} near = (size + {magic}) - {magic};"]
 
     def step(test: str, operator: str) -> None:
-        by = select(w, _test(w, test, dtype), dtype.bits, one, zero, dtype)
+        by = select(w, _test(w, test, dtype), dtype.bits, unit, zero, dtype)
         lines.append(f"near = near {operator} ({by});")
 
     if op == "trunc":
@@ -242,12 +244,12 @@ def to_integer(w: TextWriter, src: DType, dst: DType) -> str:
             else (f"x < {number_of(w, float(low), src)}")
         )
         above, below = _test(w, f"x >= {number_of(w, float(high), src)}", src), _test(w, under, src)
-        least, most = number_of(w, low, dst), number_of(w, high - 1, dst)
+        lower, upper = number_of(w, low, dst), number_of(w, high - 1, dst)
         s, t = w.type(src), w.type(dst)
         if src.lanes == 1:
             nan = Code(w.dialect.isnan.format(x="x") or "x != x", COMPARISON)
             chosen = cast(w, "x", dst)
-            for test, x in (below, least), (above, most), (nan, number_of(w, 0, dst)):
+            for test, x in (below, lower), (above, upper), (nan, number_of(w, 0, dst)):
                 chosen = choose(w, test, x, Code(chosen))
             return define(w, t, name, [(s, "x")], [], chosen)
         m = w.type(signed_like(src))
@@ -259,8 +261,8 @@ def to_integer(w: TextWriter, src: DType, dst: DType) -> str:
             f"const {s} safe = {select(w, 'inside', src.bits, 'x', zero_of(w, src), src)};",
         ]
         value = Code(f"{_cut_off(w, 'safe', src, dst)}")
-        value = Code(select(w, "above", src.bits, most, value, dst))
-        value = Code(select(w, "below", src.bits, least, value, dst))
+        value = Code(select(w, "above", src.bits, upper, value, dst))
+        value = Code(select(w, "below", src.bits, lower, value, dst))
         return define(w, t, name, [(s, "x")], lines, value)
 
     return w.helper(name, make)

@@ -25,15 +25,15 @@ def c_kernels(
     """The C of kernels of a lowered module: `kernels.c`, and where that would be long
     `kernels_1.c` and so on."""
     nodes = nodes_of(mod)
-    made: list[Artifact] = []
+    artifacts: list[Artifact] = []
     for group in _groups(funcs):
         comments = {f.name: about(f, nodes.get(f.name, ())) for f in group}
         text = emit_c(group, target, comments)
-        name = f"kernels_{len(made)}.c" if made else "kernels.c"
-        made.append(Artifact("c", "native", name, text.encode()))
+        name = f"kernels_{len(artifacts)}.c" if artifacts else "kernels.c"
+        artifacts.append(Artifact("c", "native", name, text.encode()))
         for f in group:
             on_done(f.name)
-    return made
+    return artifacts
 
 
 def _groups(funcs: Sequence[PrimFunc]) -> Iterator[list[PrimFunc]]:
@@ -56,10 +56,10 @@ def about(f: PrimFunc, nodes: Sequence[str]) -> list[str]:
 
 def nodes_of(mod: IRModule) -> dict[str, list[str]]:
     """By kernel, the nodes of the model that its calls compute."""
-    found: dict[str, list[str]] = {}
+    nodes: dict[str, list[str]] = {}
     for f in mod.functions:
         if isinstance(f, PrimFunc) and f.is_host:
             for s in walk_stmt(f.body):
                 if isinstance(s, CallKernel) and s.span:
-                    found.setdefault(s.name, []).append(s.span)
-    return {name: list(dict.fromkeys(spans)) for name, spans in found.items()}
+                    nodes.setdefault(s.name, []).append(s.span)
+    return {name: list(dict.fromkeys(spans)) for name, spans in nodes.items()}

@@ -56,25 +56,27 @@ def _loop(w: TextWriter, s: For, first: str, end: str, count: DType = INT64) -> 
     with w.block(head):
         name = w.state.names[var] = w.name_of(var)
         if not plain:
-            at = len(w.state.lines)
+            line_index = len(w.state.lines)
             w.line("")
         w.statement(s.body)
         if not plain:
             value = cast(w, counter, var.dtype)
-            used = w.is_used(name, at + 1)
+            is_used = w.is_used(name, line_index + 1)
             t = w.type(var.dtype)
-            text = w.dialect.constant.format(type=t, name=name, x=value) if used else ""
-            w.state.lines[at : at + 1] = [w.indented(text)] if text else []
+            text = w.dialect.constant.format(type=t, name=name, x=value) if is_used else ""
+            w.state.lines[line_index : line_index + 1] = [w.indented(text)] if text else []
 
 
 def _while(w: TextWriter, s: While) -> None:
     """A loop that is tested at its top."""
     with w.block("for (;;)"):
-        at = len(w.state.lines)
+        line_index = len(w.state.lines)
         cond = w.value(s.cond)
-        simple = len(w.state.lines) == at
+        simple = len(w.state.lines) == line_index
         if simple:
-            w.state.lines[at - 1] = w.state.lines[at - 1].replace("for (;;)", f"while ({cond})")
+            w.state.lines[line_index - 1] = w.state.lines[line_index - 1].replace(
+                "for (;;)", f"while ({cond})"
+            )
         else:
             with w.block(f"if (!({cond}))"):
                 w.line("break;")
@@ -93,8 +95,8 @@ def _parallel(w: TextWriter, loop: For) -> None:
         loop = replace(loop, var=task, lo=const(0, task.dtype), body=body)
     name = unused(f"{w.func.name}_loop", w.file.bodies | w.file.kernels)
     w.file.bodies.add(name)
-    used = used_in(loop)
-    captured = [p for p in w.state.names if p in used and p is not loop.var]
+    uses = used_in(loop)
+    captured = [p for p in w.state.names if p in uses and p is not loop.var]
     fails = any(isinstance(t, Assert) for t in walk_stmt(loop))
     members = _body(w, name, loop, captured, fails)
     closure, cell = "NULL", ""
@@ -134,8 +136,8 @@ def _body(
     outer = w.state
     with w.function() as inner:
         inner.masks, inner.in_parallel = dict(outer.masks), True
-        for taken in ("closure", "begin", "end", "given", "failure"):
-            w.name(taken)
+        for reserved_name in ("closure", "begin", "end", "given", "failure"):
+            w.name(reserved_name)
         for p in captured:
             inner.names[p] = w.name(outer.names[p])
         inner.failure = "given->failure" if fails else None
@@ -163,8 +165,8 @@ def _unpacked(
     restrict = "" if w.func.inplace else f"{w.dialect.restrict} "
     for p in members:
         t = _member(w, p)
-        how = f"{t}{restrict}const " if isinstance(p, Buffer) else f"const {t}"
-        lines.append(w.indented(f"{how}{w.state.names[p]} = given->{outer.names[p]};"))
+        qualifiers = f"{t}{restrict}const " if isinstance(p, Buffer) else f"const {t}"
+        lines.append(w.indented(f"{qualifiers}{w.state.names[p]} = given->{outer.names[p]};"))
     return lines
 
 

@@ -49,11 +49,11 @@ def features_c(target: Target, body: str) -> tuple[list[str], list[str]]:
     matter, because no function is called with such a vector from elsewhere."""
     names: tuple[str, ...] = ()
     if target.arch == "x86_64":
-        used = [*_X86, *(["avx512bf16"] if "_dpbf16_" in body else [])]
-        names = tuple(f for f in used if f in target.features)
+        candidates = [*_X86, *(["avx512bf16"] if "_dpbf16_" in body else [])]
+        names = tuple(f for f in candidates if f in target.features)
     elif target.arch == "aarch64":
-        used = [*_ARM, *(["bf16"] if "vbfdot" in body else [])]
-        names = tuple(f"+{f}" for f in used if f in target.features)
+        candidates = [*_ARM, *(["bf16"] if "vbfdot" in body else [])]
+        names = tuple(f"+{f}" for f in candidates if f in target.features)
     listed = ",".join(names)
     floats = re.search(r"\b(float|double)\b", body) is not None
     clang: list[str] = []
@@ -88,36 +88,44 @@ _PREFIX = {512: "_mm512", 256: "_mm256", 128: "_mm"}
 _PAIRS = {512: "avx512bw", 256: "avx2", 128: "sse2"}
 
 
-def machine_dot(w: TextWriter, own: str, name: str, lanes: int) -> str | None:
+def machine_dot(w: TextWriter, function_name: str, name: str, lanes: int) -> str | None:
     """The function for a dot product by an instruction of the processor; None where there is none.
     They are those of the LLVM kernels (codegen/llvm/dot.py)."""
     bits, target = 32 * lanes, w.target
     if name == "dot2_bf16":
-        return _pairs(w, own, lanes) if multiplies_pairs(target, "bfloat16", bits) else None
+        return (
+            _pairs(w, function_name, lanes) if multiplies_pairs(target, "bfloat16", bits) else None
+        )
     if target.arch == "x86_64" and bits in _PREFIX:
         choices = _WITH_DOT[bits]
-        found = next((c for c in choices if all(map(target.has, c.split()))), None)
-        if found is not None:
-            vex = "_avx" if found == "avxvnni" else ""
+        choice = next((c for c in choices if all(map(target.has, c.split()))), None)
+        if choice is not None:
+            vex = "_avx" if choice == "avxvnni" else ""
             verb = "dpbusd" if name == "dot4" else "dpwssd"
-            return _x86(w, own, name, lanes, f"{_PREFIX[bits]}_{verb}{vex}_epi32(V(c), V(a), V(b))")
+            return _x86(
+                w,
+                function_name,
+                name,
+                lanes,
+                f"{_PREFIX[bits]}_{verb}{vex}_epi32(V(c), V(a), V(b))",
+            )
         if target.has(_PAIRS[bits]):
-            return _x86_pairs(w, own, name, lanes)
+            return _x86_pairs(w, function_name, name, lanes)
     if target.arch == "aarch64" and bits == 128 and name == "dot4":
-        return _neon(w, own, lanes)
+        return _neon(w, function_name, lanes)
     return None
 
 
-def _x86(w: TextWriter, own: str, name: str, lanes: int, value: str) -> str:
+def _x86(w: TextWriter, function_name: str, name: str, lanes: int, value: str) -> str:
     """A function of vectors of this text in terms of <immintrin.h>, whose type V(x) is."""
     w.file.headers.add("immintrin.h")
     t = w.type(DType("int32", lanes))
     machine = f"__m{32 * lanes}i"
     value = re.sub(r"V\((\w+)\)", rf"({machine})\1", value)
-    return define(w, t, own, _given(w, name, lanes), [], f"({t}){value}")
+    return define(w, t, function_name, _given(w, name, lanes), [], f"({t}){value}")
 
 
-def _pairs(w: TextWriter, own: str, lanes: int) -> str:
+def _pairs(w: TextWriter, function_name: str, lanes: int) -> str:
     bits, t = 32 * lanes, w.type(FLOAT32.with_lanes(lanes))
     if w.target.arch == "aarch64":
         w.file.headers.add("arm_neon.h")
@@ -128,7 +136,7 @@ def _pairs(w: TextWriter, own: str, lanes: int) -> str:
         m = f"__m{bits}"
         x, y = (f"({m}bh){v}" for v in "ab")
         value = f"({t}){_PREFIX[bits]}_dpbf16_ps(({m})c, {x}, {y})"
-    return define(w, t, own, _given(w, "dot2_bf16", lanes), [], value)
+    return define(w, t, function_name, _given(w, "dot2_bf16", lanes), [], value)
 
 
 def _given(w: TextWriter, name: str, lanes: int) -> list[tuple[str, str]]:
@@ -136,14 +144,14 @@ def _given(w: TextWriter, name: str, lanes: int) -> list[tuple[str, str]]:
     return list(zip(types, "cab", strict=True))
 
 
-def _x86_pairs(w: TextWriter, own: str, name: str, lanes: int) -> str:
+def _x86_pairs(w: TextWriter, function_name: str, name: str, lanes: int) -> str:
     """Two products of 16-bit numbers are one instruction. Bytes become such numbers first, even and
     odd ones; the instruction for pairs of bytes would saturate."""
     bits = 32 * lanes
     p, t = _PREFIX[bits], w.type(DType("int32", lanes))
     if name == "dot2":
         value = f"(({t}){p}_madd_epi16(V(a), V(b)) + c)"
-        return _x86(w, own, name, lanes, value)
+        return _x86(w, function_name, name, lanes, value)
     w.file.headers.add("immintrin.h")
     m, whole = f"__m{bits}i", f"si{bits}"
     lines = [
@@ -153,15 +161,15 @@ def _x86_pairs(w: TextWriter, own: str, name: str, lanes: int) -> str:
         f"const {m} odd = {p}_madd_epi16({p}_srli_epi16(x, 8), {p}_srai_epi16(y, 8));",
     ]
     value = f"({t}){p}_add_epi32({p}_add_epi32(({m})c, even), odd)"
-    return define(w, t, own, _given(w, name, lanes), lines, value)
+    return define(w, t, function_name, _given(w, name, lanes), lines, value)
 
 
-def _neon(w: TextWriter, own: str, lanes: int) -> str | None:
-    t, given = w.type(DType("int32", lanes)), _given(w, "dot4", lanes)
+def _neon(w: TextWriter, function_name: str, lanes: int) -> str | None:
+    t, params = w.type(DType("int32", lanes)), _given(w, "dot4", lanes)
     if w.target.has("i8mm"):
         w.file.headers.add("arm_neon.h")
         value = f"({t})vusdotq_s32((int32x4_t)c, (uint8x16_t)a, (int8x16_t)b)"
-        return define(w, t, own, given, [], value)
+        return define(w, t, function_name, params, [], value)
     if not w.target.has("dotprod"):
         return None
     w.file.headers.add("arm_neon.h")
@@ -170,4 +178,6 @@ def _neon(w: TextWriter, own: str, lanes: int) -> str | None:
         "const int32x4_t half = vdotq_s32(vdupq_n_s32(0), vdupq_n_s8(64), (int8x16_t)b);",
         "const int32x4_t total = vdotq_s32((int32x4_t)c, less, (int8x16_t)b);",
     ]
-    return define(w, t, own, given, lines, f"({t})vaddq_s32(total, vshlq_n_s32(half, 1))")
+    return define(
+        w, t, function_name, params, lines, f"({t})vaddq_s32(total, vshlq_n_s32(half, 1))"
+    )

@@ -53,10 +53,10 @@ def _times(w: TextWriter, x: str, scale: int) -> str:
     return infix("*", x, w.dialect.integer(scale, INT64), 7)
 
 
-def pointer(w: TextWriter, buf: Buffer, at: str) -> str:
+def pointer(w: TextWriter, buf: Buffer, offset_text: str) -> str:
     """The address of the element at an offset."""
     name = w.state.names[buf]
-    return name if at == "0" else infix("+", name, at, SUM)
+    return name if offset_text == "0" else infix("+", name, offset_text, SUM)
 
 
 # ---- registers ---------------------------------------------------------------------------------
@@ -65,13 +65,13 @@ def pointer(w: TextWriter, buf: Buffer, at: str) -> str:
 def register(w: TextWriter, buf: Buffer, indices: tuple[Expr, ...], dtype: DType) -> str:
     """The variable of an element or vector of a buffer in registers."""
     key, slots = register_key(w.func.name, buf, indices), w.state.registers[buf]
-    found = slots.get((key, dtype.lanes))
-    if found is None:
+    variable = slots.get((key, dtype.lanes))
+    if variable is None:
         last = key[-1] // dtype.lanes if key and dtype.lanes > 1 else (key[-1] if key else 0)
         parts = [*key[:-1], *([last] if key and (last or len(buf.shape) == 1) else [])]
-        found = w.name("_".join([w.printed(buf), *map(str, parts)]), w.state.homes[buf])
-        slots[key, dtype.lanes] = found
-    return found
+        variable = w.name("_".join([w.printed(buf), *map(str, parts)]), w.state.homes[buf])
+        slots[key, dtype.lanes] = variable
+    return variable
 
 
 # ---- loads -------------------------------------------------------------------------------------
@@ -81,17 +81,17 @@ def _load(w: TextWriter, e: Load) -> str:
     dtype, buf = e.dtype, e.buffer
     if buf in w.state.registers:
         return register(w, buf, e.indices, dtype)
-    at, stride = offset(w, buf, e.indices)
+    offset_text, stride = offset(w, buf, e.indices)
     if dtype.lanes == 1:
-        text: str = Code(f"{w.state.names[buf]}[{at}]")
+        text: str = Code(f"{w.state.names[buf]}[{offset_text}]")
         return infix("!=", text, "0", 4) if dtype.is_bool else text
     wide = stored(dtype)
     if stride == 1 and not _by_element(w, dtype):
-        text = _load_vector(w, wide, pointer(w, buf, at))
+        text = _load_vector(w, wide, pointer(w, buf, offset_text))
     elif stride == 0:
-        text = splat(w, Code(f"{w.state.names[buf]}[{at}]"), wide)
+        text = splat(w, Code(f"{w.state.names[buf]}[{offset_text}]"), wide)
     else:
-        places = _places(w, buf, e.indices, dtype.lanes, at, stride)
+        places = _places(w, buf, e.indices, dtype.lanes, offset_text, stride)
         places += [places[-1]] * (w.count(dtype) - len(places))
         text = Code(w.dialect.vector_of.format(type=w.type(wide), items=", ".join(places)))
     return nonzero(w, text, wide) if dtype.is_bool else text
@@ -127,8 +127,10 @@ def _access(w: TextWriter, verb: str, template: str, dtype: DType) -> str:
     element, lane = w.dialect.scalar(dtype.element), w.dialect.lane
     if verb == "load":
         items = ", ".join(f"p[{min(k, dtype.lanes - 1)}]" for k in range(count))
-        made = w.dialect.vector_of.format(type=t, items=items)
-        text = f"{w.function_of(name)} {t} {name}(const {element} *p)\n{{\n    return {made};\n}}\n"
+        vector = w.dialect.vector_of.format(type=t, items=items)
+        text = (
+            f"{w.function_of(name)} {t} {name}(const {element} *p)\n{{\n    return {vector};\n}}\n"
+        )
     else:
         body = "".join(f"    p[{k}] = {lane.format(x='x', i=k)};\n" for k in range(dtype.lanes))
         text = f"{w.function_of(name)} void {name}({element} *p, {t} x)\n{{\n{body}}}\n"
@@ -136,14 +138,19 @@ def _access(w: TextWriter, verb: str, template: str, dtype: DType) -> str:
 
 
 def _places(
-    w: TextWriter, buf: Buffer, indices: tuple[Expr, ...], lanes: int, at: str, stride: int | None
+    w: TextWriter,
+    buf: Buffer,
+    indices: tuple[Expr, ...],
+    lanes: int,
+    offset_text: str,
+    stride: int | None,
 ) -> list[str]:
-    """One element per lane, for accesses without a unit stride. `at` and `stride` are what `offset`
-    returned, whose values must be printed once only."""
+    """One element per lane, for accesses without a unit stride. `offset_text` and `stride` are what
+    `offset` returned, whose values must be printed once only."""
     name = w.state.names[buf]
     if stride is not None:
         start, (_, _, dtype) = w.name("start"), w.words.offset(buf, indices)
-        w.line(f"const {w.type(dtype)} {start} = {at};")
+        w.line(f"const {w.type(dtype)} {start} = {offset_text};")
         return [
             f"{name}[{start} + {lane * stride}]" if lane else f"{name}[{start}]"
             for lane in range(lanes)
@@ -161,8 +168,8 @@ def _places(
 
 
 def _address_of(w: TextWriter, e: AddressOf) -> str:
-    at, _ = offset(w, e.buffer, e.indices)
-    text = pointer(w, e.buffer, at)
+    offset_text, _ = offset(w, e.buffer, e.indices)
+    text = pointer(w, e.buffer, offset_text)
     return prefix("(void *)", text) if e.buffer in w.read_only else text
 
 
@@ -180,23 +187,23 @@ def _store(w: TextWriter, s: Store) -> None:
     value = w.value(s.value)
     name = w.state.names[buf]
     if dtype.lanes == 1:
-        at, _ = offset(w, buf, s.indices)
+        offset_text, _ = offset(w, buf, s.indices)
         byte = f"({w.dialect.element(BOOL)})"
         text = prefix(byte, value) if dtype.is_bool else value
-        w.line(f"{name}[{at}] = {text};")
+        w.line(f"{name}[{offset_text}] = {text};")
         return
     wide = stored(dtype)
     if dtype.is_bool:
         value = from_mask(w, value, w.mask_bits(s.value), wide)
-    at, stride = offset(w, buf, s.indices)
+    offset_text, stride = offset(w, buf, s.indices)
     if stride == 1 and not _by_element(w, dtype):
-        name, p = _access(w, "store", w.dialect.store_vector, wide), pointer(w, buf, at)
+        name, p = _access(w, "store", w.dialect.store_vector, wide), pointer(w, buf, offset_text)
         w.line(w.dialect.store.format(name=name, p=p, x=value, count=w.count(wide)))
         return
-    held = w.fresh()
-    w.line(f"const {w.type(wide)} {held} = {value};")
-    for lane, place in enumerate(_places(w, buf, s.indices, dtype.lanes, at, stride)):
-        w.line(f"{place} = {w.dialect.lane.format(x=held, i=lane)};")
+    variable = w.fresh()
+    w.line(f"const {w.type(wide)} {variable} = {value};")
+    for lane, place in enumerate(_places(w, buf, s.indices, dtype.lanes, offset_text, stride)):
+        w.line(f"{place} = {w.dialect.lane.format(x=variable, i=lane)};")
 
 
 def _mask8(w: TextWriter, value: str, e: Expr) -> str:
@@ -207,9 +214,9 @@ def _mask8(w: TextWriter, value: str, e: Expr) -> str:
 
 
 def _prefetch(w: TextWriter, s: Prefetch) -> None:
-    at, _ = offset(w, s.buffer, s.indices)
+    offset_text, _ = offset(w, s.buffer, s.indices)
     if w.dialect.prefetch:
-        place = pointer(w, s.buffer, at)
+        place = pointer(w, s.buffer, offset_text)
         w.line(w.dialect.prefetch.format(p=place, write=int(s.write), locality=s.locality))
 
 
@@ -230,10 +237,10 @@ def _alloc(w: TextWriter, s: Alloc) -> None:
     name = st.names[buf] = w.name_of(buf)
     element = w.dialect.element(buf.dtype)
     w.line(w.dialect.array.format(type=element, name=name, size=max(size, 1), align=buf.align))
-    at = len(w.state.lines)
+    line_index = len(w.state.lines)
     w.statement(s.body)
-    if not w.is_read(name, at):
-        w.state.lines.insert(at, w.indented(w.dialect.discard.format(x=name)))
+    if not w.is_read(name, line_index):
+        w.state.lines.insert(line_index, w.indented(w.dialect.discard.format(x=name)))
 
 
 def _declare(w: TextWriter, buf: Buffer, before: int) -> None:
@@ -258,10 +265,10 @@ def _declare(w: TextWriter, buf: Buffer, before: int) -> None:
 
 
 def _match_buffer(w: TextWriter, s: MatchBuffer) -> None:
-    at, _ = offset(w, s.source, s.indices)
+    offset_text, _ = offset(w, s.source, s.indices)
     if s.source in w.read_only:
         w.read_only.add(s.buffer)
-    place = pointer(w, s.source, at)
+    place = pointer(w, s.source, offset_text)
     name = w.state.names[s.buffer] = w.name_of(s.buffer)
     at_line = len(w.state.lines)
     w.line("")

@@ -91,8 +91,8 @@ def bfloat_of_single(lanes: int) -> Program:
     bits = b.let("bits", b.bits(x))
     odd = b.let("odd", b.op("bitand", b.op("shr", bits, 16), 1))
     near = b.let("near", b.op("add", bits, 0x7FFF) + odd)
-    kept = b.let("kept", select(intrin("isnan", x), b.op("bitor", bits, 0x400000), near))
-    return x, b.lets, cast(b.op("shr", kept, 16), b.u16)
+    rounded_bits = b.let("kept", select(intrin("isnan", x), b.op("bitor", bits, 0x400000), near))
+    return x, b.lets, cast(b.op("shr", rounded_bits, 16), b.u16)
 
 
 def odd_of_double(lanes: int) -> Program:
@@ -116,12 +116,12 @@ def _odd_of_integer(dtype: str) -> Callable[[int], Program]:
         """Integer -> float32 rounded to odd: eight bits fewer of those that it cannot hold."""
         b = _Bindings(lanes)
         x = Var("x", DType(dtype, lanes))
-        most = const(1 << 24, x.dtype)
-        holds = x < most
+        threshold = const(1 << 24, x.dtype)
+        holds = x < threshold
         if dtype == "int32":
             holds = binary("and", holds, const(-(1 << 24), x.dtype) < x)
-        lost = binary("ne", b.op("bitand", x, 255), const(0, x.dtype))
-        sticky = select(lost, const(256, x.dtype), const(0, x.dtype))
+        has_low_bits = binary("ne", b.op("bitand", x, 255), const(0, x.dtype))
+        sticky = select(has_low_bits, const(256, x.dtype), const(0, x.dtype))
         upper = b.let("upper", x - b.op("bitand", x, 255))
         near = b.let("near", select(holds, x, binary("bitor", upper, sticky)))
         return x, b.lets, cast(near, b.f32)

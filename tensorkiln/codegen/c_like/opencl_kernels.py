@@ -35,14 +35,14 @@ def opencl_kernels(
     if not functions and not has_tensors:
         return [], ()
     comments = {f.name: about(f, nodes.get(f.name, ())) for f in functions}
-    made = emit_opencl(functions, target, comments) if functions else _NOTHING
-    content = {"format": 1, "functions": {f.name: _entry(f) for f in made.functions}}
+    device_text = emit_opencl(functions, target, comments) if functions else _NOTHING
+    content = {"format": 1, "functions": {f.name: _entry(f) for f in device_text.functions}}
     text = json.dumps(content, indent=1) + "\n"
     artifacts = [
-        Artifact(CODEGEN, LOADER, "kernels.cl", made.text.encode(), target_key),
+        Artifact(CODEGEN, LOADER, "kernels.cl", device_text.text.encode(), target_key),
         Artifact(CODEGEN, LOADER, "kernels.fmap.json", text.encode(), target_key),
     ]
-    return artifacts, made.functions
+    return artifacts, device_text.functions
 
 
 def _entry(f: DeviceFunction) -> dict[str, object]:

@@ -35,11 +35,11 @@ def _text(w: TextWriter, name: str, dtype: DType) -> str:
     def let(name: str, x: str) -> str:
         return w.dialect.constant.format(type=ut, name=name, x=x)
 
-    def if_tiny(size: str, tiny: str, other: str) -> str:
-        return choose(w, Code(f"{size} < {number(unit)}", COMPARISON), Code(tiny), Code(other))
+    def if_tiny(size: str, tiny: str, otherwise: str) -> str:
+        return choose(w, Code(f"{size} < {number(unit)}", COMPARISON), Code(tiny), Code(otherwise))
 
     unit, width = 1 << form.mantissa, number(form.mantissa)
-    one, zero, infinity = number(1), number(0), number(form.infinity)
+    one_text, zero, infinity = number(1), number(0), number(form.infinity)
     bits = [cast_bits(w, v, dtype, u) for v in "xy"]
     nan = number_of(w, float("nan"), dtype)
     piece = number(dtype.bits - form.digits)
@@ -55,9 +55,9 @@ def _text(w: TextWriter, name: str, dtype: DType) -> str:
         "}",
         let("n", if_tiny("by", "by", f"(by & {number(unit - 1)}) | {number(unit)}")),
         let("m", if_tiny("size", "size", f"(size & {number(unit - 1)}) | {number(unit)}")),
-        let("last", if_tiny("by", one, f"by >> {width}")),
+        let("last", if_tiny("by", one_text, f"by >> {width}")),
         *w.dialect.variables(ut, ["steps", "rest"]),
-        f"steps = ({if_tiny('size', one, f'size >> {width}')}) - last;",
+        f"steps = ({if_tiny('size', one_text, f'size >> {width}')}) - last;",
         "rest = m % n;",
         f"while (steps != {zero} && rest != {zero}) {{",
         "    " + let("s", choose(w, Code(f"steps < {piece}", COMPARISON), "steps", piece)),
@@ -70,7 +70,7 @@ def _text(w: TextWriter, name: str, dtype: DType) -> str:
         w.dialect.constant.format(type=t, name="whole", x=cast(w, "rest", dtype)),
         let("top", f"({cast_bits(w, 'whole', dtype, u)} >> {width}) + last"),
         f"if (top <= {number(form.mantissa + form.bias)}) {{",
-        "    " + let("low", f"(rest << (last - {one})) | sign"),
+        "    " + let("low", f"(rest << (last - {one_text})) | sign"),
         f"    return {cast_bits(w, 'low', u, dtype)};",
         "}",
         let("moved", f"(last - {number(form.mantissa + form.bias)}) << {width}"),

@@ -36,11 +36,11 @@ class Sharing:
 
     def number(self, e: Expr) -> int:
         """The number of a subexpression."""
-        known = self._known.get(id(e))
-        if known is None:
+        entry = self._known.get(id(e))
+        if entry is None:
             number = self._numbers.setdefault(self._key(e), len(self._numbers))
-            known = self._known[id(e)] = (e, number)
-        return known[1]
+            entry = self._known[id(e)] = (e, number)
+        return entry[1]
 
     def _key(self, e: Expr) -> object:
         if isinstance(e, Var):
@@ -53,14 +53,14 @@ class Sharing:
     def _count(self, root: Expr) -> None:
         """Count the places of each subexpression, but not those inside of an equal expression that
         was counted."""
-        done, left = set[int](), [root]
-        while left:
-            e = left.pop()
+        numbers, queue = set[int](), [root]
+        while queue:
+            e = queue.pop()
             number = self.number(e)
             self._places[number] += 1
-            if number not in done:
-                done.add(number)
-                left += _values_in(e)
+            if number not in numbers:
+                numbers.add(number)
+                queue += _values_in(e)
 
 
 def _values_in(e: Expr) -> Iterator[Expr]:

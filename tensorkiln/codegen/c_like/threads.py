@@ -41,8 +41,8 @@ def _guards(w: TextWriter, s: For) -> list[str]:
     """Conditions on the indices that a nest of threads leaves out: it runs where they are 0."""
     block = launch_of(w.func).block
     mine = {thread_of(t) for t in walk_stmt(s)}
-    left = [k for k, i in enumerate(THREAD_INDICES) if i not in mine and block[k] > 1]
-    names = [w.dialect.indices["threadIdx"].format(axis="xyz"[k], number=k) for k in left]
+    axes = [k for k, i in enumerate(THREAD_INDICES) if i not in mine and block[k] > 1]
+    names = [w.dialect.indices["threadIdx"].format(axis="xyz"[k], number=k) for k in axes]
     return [infix("==", Code(name), "0", COMPARISON) for name in names]
 
 
@@ -59,7 +59,7 @@ def _index(w: TextWriter, s: For) -> None:
     if int_value(s.lo) != 0:
         place = infix("+", place, w.value(s.lo), SUM)
     name = w.state.names[var] = w.name_of(var)
-    at = len(w.state.lines)
+    line_index = len(w.state.lines)
     w.line("")
     whole = launch_of(w.func).block["xyz".index(axis)]
     if kind == "threadIdx" and int_value(s.extent) != whole:
@@ -68,10 +68,10 @@ def _index(w: TextWriter, s: For) -> None:
             w.statement(s.body)
     else:
         w.statement(s.body)
-    used = w.is_used(name, at + 1)
+    is_used = w.is_used(name, line_index + 1)
     t = w.type(var.dtype)
-    text = w.dialect.constant.format(type=t, name=name, x=place) if used else ""
-    w.state.lines[at : at + 1] = [w.indented(text)] if text else []
+    text = w.dialect.constant.format(type=t, name=name, x=place) if is_used else ""
+    w.state.lines[line_index : line_index + 1] = [w.indented(text)] if text else []
 
 
 def _alloc(w: TextWriter, s: Alloc) -> None:

@@ -75,9 +75,9 @@ def cast(w: TextWriter, x: str, dtype: DType) -> str:
         return prefix(template.replace("{x}", "").format(type=t), x)
     if dtype.is_int and _LITERAL.fullmatch(x):
         # Without a suffix it has no type yet, and must fit the one that it is converted to.
-        held = converted(IntImm(int(x), INT64), dtype)
-        assert isinstance(held, IntImm)
-        return w.dialect.integer(held.value, dtype)
+        constant = converted(IntImm(int(x), INT64), dtype)
+        assert isinstance(constant, IntImm)
+        return w.dialect.integer(constant.value, dtype)
     return narrowed(w, Code(template.format(type=t, x=x)), dtype)
 
 
@@ -145,19 +145,19 @@ def convert_vector(w: TextWriter, x: str, t: str) -> str:
     return call(*w.dialect.convert_vector.format(type=t, x=x).removesuffix(")").split("(", 1))
 
 
-def as_mask(w: TextWriter, mask: str, bits: int, wanted: int, lanes: int) -> str:
-    """A vector of conditions with `wanted` bits per lane."""
-    if bits == wanted:
+def as_mask(w: TextWriter, mask: str, bits: int, target_bits: int, lanes: int) -> str:
+    """A vector of conditions with `target_bits` bits per lane."""
+    if bits == target_bits:
         return mask
-    return convert_vector(w, mask, w.mask_type(wanted, lanes))
+    return convert_vector(w, mask, w.mask_type(target_bits, lanes))
 
 
 def select(w: TextWriter, mask: str, bits: int, x: str, y: str, dtype: DType) -> str:
     """mask ? x : y; `bits` are those of a lane of the mask."""
     if dtype.lanes == 1:
         return choose(w, mask, x, y)
-    t, own = w.type(dtype), signed(DType(f"int{dtype.bits}", dtype.lanes))
-    m = w.type(own)
+    t, lane_type = w.type(dtype), signed(DType(f"int{dtype.bits}", dtype.lanes))
+    m = w.type(lane_type)
     mask = as_mask(w, mask, bits, dtype.bits, dtype.lanes)
     if w.dialect.choice:
         return Code(w.dialect.choice.format(mask=mask, a=x, b=y))
@@ -174,9 +174,9 @@ def select(w: TextWriter, mask: str, bits: int, x: str, y: str, dtype: DType) ->
 def from_mask(w: TextWriter, mask: str, bits: int, dtype: DType) -> str:
     """A vector of conditions as numbers, 1 and 0, of an integer type."""
     whole = DType(f"uint{bits}", dtype.lanes)
-    one = splat(w, w.dialect.integer(1, whole.element), whole)
-    ones = infix("&", vector_bits(w, w.type(whole), mask), one, COMPARISON - 1)
-    return ones if whole == dtype else convert_vector(w, ones, w.type(dtype))
+    unit = splat(w, w.dialect.integer(1, whole.element), whole)
+    numbers = infix("&", vector_bits(w, w.type(whole), mask), unit, COMPARISON - 1)
+    return numbers if whole == dtype else convert_vector(w, numbers, w.type(dtype))
 
 
 def zero_of(w: TextWriter, dtype: DType) -> str:
@@ -188,5 +188,7 @@ def zero_of(w: TextWriter, dtype: DType) -> str:
 
 def number_of(w: TextWriter, value: float, dtype: DType) -> str:
     """A literal in every lane."""
-    d, one = w.dialect, dtype.element
-    return splat(w, d.real(value, one) if one.is_float else d.integer(int(value), one), dtype)
+    d, element = w.dialect, dtype.element
+    return splat(
+        w, d.real(value, element) if element.is_float else d.integer(int(value), element), dtype
+    )

@@ -144,14 +144,14 @@ def _select(w: TextWriter, e: Select) -> str:
                 x = x if e.dtype.is_unsigned else call(w.type(e.dtype), x)
             elif e.dtype.bits == 64:
                 x = cast(w, x, e.dtype)
-        chosen = choose(w, z, x, y)
+        x_bits = choose(w, z, x, y)
         promoted = is_number and e.dtype.bits < 32 and e.dtype.lanes == 1
-        return cast(w, chosen, e.dtype) if promoted and not w.dialect.only_words else chosen
+        return cast(w, x_bits, e.dtype) if promoted and not w.dialect.only_words else x_bits
     if e.dtype.is_bool:
         bits, lanes = w.mask_bits(e.a), e.dtype.lanes
         z, y = (as_mask(w, v, w.mask_bits(p), bits, lanes) for v, p in ((z, e.cond), (y, e.b)))
-        chosen, other = infix("&", z, x, BITS), infix("&", prefix("~", z), y, BITS)
-        return infix("|", chosen, other, BITS)
+        x_bits, y_bits = infix("&", z, x, BITS), infix("&", prefix("~", z), y, BITS)
+        return infix("|", x_bits, y_bits, BITS)
     return select(w, z, w.mask_bits(e.cond), x, y, e.dtype)
 
 

@@ -36,12 +36,12 @@ def wgsl_kernels(
     if not functions and not has_tensors:
         return [], ()
     comments = {f.name: about(f, nodes.get(f.name, ())) for f in functions}
-    made = emit_wgsl(functions, target, comments)
-    content = {"format": 1, "functions": {f.name: _entry(f) for f in made}}
+    modules = emit_wgsl(functions, target, comments)
+    content = {"format": 1, "functions": {f.name: _entry(f) for f in modules}}
     text = json.dumps(content, indent=1) + "\n"
-    files = [(f"{f.name}.wgsl", f.text) for f in made] + [("kernels.fmap.json", text)]
+    files = [(f"{f.name}.wgsl", f.text) for f in modules] + [("kernels.fmap.json", text)]
     artifacts = [Artifact(CODEGEN, LOADER, name, t.encode(), target_key) for name, t in files]
-    return artifacts, tuple(_described(f, g) for f, g in zip(functions, made, strict=True))
+    return artifacts, tuple(_described(f, g) for f, g in zip(functions, modules, strict=True))
 
 
 def _entry(f: WgslFunction) -> dict[str, object]:
@@ -58,6 +58,6 @@ def _entry(f: WgslFunction) -> dict[str, object]:
     }
 
 
-def _described(f: PrimFunc, made: WgslFunction) -> DeviceFunction:
+def _described(f: PrimFunc, module: WgslFunction) -> DeviceFunction:
     params = tuple("buffer" if isinstance(p, Buffer) else p.dtype.name for p in f.params)
-    return DeviceFunction(f.name, params, made.block, made.shared_bytes, ())
+    return DeviceFunction(f.name, params, module.block, module.shared_bytes, ())

@@ -31,18 +31,18 @@ class Words:
         if self.only:
             return True
         limits = (lo, extent, binary("add", lo, extent))
-        known = self._short(var) and all(fits(e, self.dtype, self._bounds) for e in limits)
-        if known:
+        is_short = self._short(var) and all(fits(e, self.dtype, self._bounds) for e in limits)
+        if is_short:
             self._declare(var, self._bounds.with_loop(var, lo, extent))
         else:
             self._forget(var)
-        return known
+        return is_short
 
     def let(self, var: Var, value: Expr) -> None:
         """Declare a variable that is bound to a value."""
         if self._short(var) and fits(value, self.dtype, self._bounds):
-            known = bound(value, self._bounds)
-            self._declare(var, self._bounds.with_range(var, *known))
+            limits = bound(value, self._bounds)
+            self._declare(var, self._bounds.with_range(var, *limits))
         else:
             self._forget(var)
 
@@ -81,13 +81,13 @@ class Words:
     def _holds(self, flat: Offset, last: int) -> bool:
         """Whether a word holds the sum of every subset of the terms; `last` is the distance between
         lanes."""
-        most = abs(flat.constant) + abs(last)
+        largest = abs(flat.constant) + abs(last)
         for scale, e in flat.terms:
             size = self._largest(e)
             if size is None:
                 return False
-            most += abs(scale) * size
-        return most < self._end()
+            largest += abs(scale) * size
+        return largest < self._end()
 
     def _largest(self, e: Expr) -> int | None:
         """The largest magnitude of a term; None if it is unknown, or if a part of it may wrap."""

@@ -75,7 +75,7 @@ class FunctionText:
     lines: list[str] = field(default_factory=list)
     depth: int = 1
     blocks: list[list[str]] = field(default_factory=lambda: [[]])  # names that each open block gave
-    taken: set[str] = field(default_factory=set)  # all of those
+    names_in_use: set[str] = field(default_factory=set)  # all of those
     constants: int = 0
     failure: str | None = None  # in the body of a parallel loop: where a message goes
     in_parallel: bool = False
@@ -143,9 +143,9 @@ class TextWriter:
 
     def _value(self, e: Expr, sharing: Sharing) -> str:
         number = sharing.number(e)
-        found = self._made.get(number)
-        if found is not None:
-            return found
+        shared_text = self._made.get(number)
+        if shared_text is not None:
+            return shared_text
         emit = self._expressions.get(type(e))
         if emit is None:
             raise InternalError(f"{self.func.name}: cannot print expression {type(e).__name__}")
@@ -278,9 +278,9 @@ class TextWriter:
 
     def definition(self, name: str, result: str, parameters: Sequence[tuple[str, str]]) -> str:
         """The head of a helper: `parameters` are types and names."""
-        given = ", ".join(self.dialect.parameter.format(type=t, name=p) for t, p in parameters)
+        params = ", ".join(self.dialect.parameter.format(type=t, name=p) for t, p in parameters)
         return self.dialect.definition.format(
-            how=self.function_of(name), result=result, name=name, parameters=given
+            how=self.function_of(name), result=result, name=name, parameters=params
         )
 
     @contextmanager
@@ -297,10 +297,10 @@ class TextWriter:
         lines = self.state.lines
         while True:
             count = Counter(word for line in lines for word in _CONSTANT.findall(line))
-            kept = [x for x in lines if not (d := _DECLARED.match(x)) or count[d[1]] > 1]
-            if len(kept) == len(lines):
+            live_lines = [x for x in lines if not (d := _DECLARED.match(x)) or count[d[1]] > 1]
+            if len(live_lines) == len(lines):
                 return "\n".join(lines)
-            lines = kept
+            lines = live_lines
 
     @contextmanager
     def block(self, head: str, tail: str = "}") -> Iterator[None]:
@@ -316,7 +316,7 @@ class TextWriter:
         self.state.depth += 1
         self.state.blocks.append([])
         yield
-        self.state.taken.difference_update(self.state.blocks.pop())
+        self.state.names_in_use.difference_update(self.state.blocks.pop())
         self.state.depth -= 1
 
     def line(self, text: str) -> None:
@@ -354,15 +354,15 @@ class TextWriter:
         self.state.constants += 1
         return self.name(f"t{self.state.constants}")
 
-    def name(self, wanted: str, block: int = -1) -> str:
-        """A name that no open block has: `wanted`, or `wanted` with a number. It is free again at
+    def name(self, stem: str, block: int = -1) -> str:
+        """A name that no open block has: `stem`, or `stem` with a number. It is free again at
         the end of the innermost open block, or of `block`."""
         st = self.state
-        wanted = c_name(wanted).lstrip("_") or "v"
-        is_taken = wanted in self.file.reserved or is_of_headers(wanted)
-        if is_taken or wanted[0].isdigit() or _HELPER.search(wanted):
-            wanted = f"v_{wanted}"
-        name = unused(wanted, st.taken)
-        st.taken.add(name)
+        stem = c_name(stem).lstrip("_") or "v"
+        is_taken = stem in self.file.reserved or is_of_headers(stem)
+        if is_taken or stem[0].isdigit() or _HELPER.search(stem):
+            stem = f"v_{stem}"
+        name = unused(stem, st.names_in_use)
+        st.names_in_use.add(name)
         st.blocks[block].append(name)
         return name
