@@ -22,21 +22,21 @@ _BYTES = 16  # the most that a thread moves at once
 
 def write_body(w: DeviceWriter) -> None:
     """Write the body of the function, twice where vector accesses gain from aligned tensors."""
-    found = [b for b in w.func.buffers if b in _gaining(w.func)]
-    if not found:
+    buffers = [b for b in w.func.buffers if b in _gaining(w.func)]
+    if not buffers:
         w.statement(w.func.body)
         return
     # All addresses are tested at once: the bits below 16 of their disjunction.
     bits = ""
-    for b in found:
+    for b in buffers:
         start = w.line(f"ptrtoint ptr {w.state.buffers[b]} to i64")
         bits = w.line(f"or i64 {bits}, {start}") if bits else start
-    rest = w.line(f"and i64 {bits}, {_BYTES - 1}")
-    aligned = w.line(f"icmp eq i64 {rest}, 0")
+    misalignment = w.line(f"and i64 {bits}, {_BYTES - 1}")
+    aligned = w.line(f"icmp eq i64 {misalignment}, 0")
     yes, no, end = w.label(), w.label(), w.label()
     with w.scope():
         w.emit(f"  br i1 {aligned}, label %{yes}, label %{no}")
-        for label, aligns in ((yes, dict.fromkeys(found, _BYTES)), (no, {})):
+        for label, aligns in ((yes, dict.fromkeys(buffers, _BYTES)), (no, {})):
             with w.scope():
                 w.enter(label)
                 w.aligns = aligns
@@ -47,14 +47,14 @@ def write_body(w: DeviceWriter) -> None:
 
 def _gaining(f: PrimFunc) -> set[Buffer]:
     """The parameters whose vector accesses would take fewer instructions if they were aligned."""
-    found: set[Buffer] = set()
+    gaining: set[Buffer] = set()
     for s in walk_stmt(f.body):
         if isinstance(s, Store) and _gains(s.buffer, s.indices, s.value.dtype):
-            found.add(s.buffer)
+            gaining.add(s.buffer)
         for e in stmt_exprs(s):
             loads = (x for x in walk(e) if isinstance(x, Load))
-            found |= {x.buffer for x in loads if _gains(x.buffer, x.indices, x.dtype)}
-    return found & set(f.buffers)
+            gaining |= {x.buffer for x in loads if _gains(x.buffer, x.indices, x.dtype)}
+    return gaining & set(f.buffers)
 
 
 def _gains(buffer: Buffer, indices: tuple[Expr, ...], dtype: DType) -> bool:

@@ -47,14 +47,14 @@ _PERMUTED = SWIZZLE_BYTES // SOURCE_ALIGN
 @dataclass(frozen=True, slots=True)
 class Box:
     """What a nest copies: `count` boxes side by side along the last dimension of a tensor, from
-    element `start` of `source` on. They lie one after the other in shared memory, from element `at`
-    of `into` on."""
+    element `start` of `source` on. They lie one after the other in shared memory, from element
+    `place` of `into` on."""
 
     map: TensorMap
     source: Buffer
     start: tuple[Expr, ...]
     into: Buffer
-    at: tuple[Expr, ...]
+    place: tuple[Expr, ...]
     count: int
 
     @property
@@ -70,18 +70,18 @@ class _NoBox(Exception):
 def boxes_of(f: PrimFunc) -> list[tuple[For, Box | str]]:
     """The nests of copies of rings that allow TMA: for each the boxes that it copies, or the reason
     why threads copy it. A kernel can have only so many maps, each of which is a parameter."""
-    found: list[tuple[For, Box | str]] = []
+    boxes: list[tuple[For, Box | str]] = []
     rings = (ring_of(s) for s in walk_stmt(f.body))
     for nest in (n for r in rings if r is not None and r.tensor_maps for n in r.copies):
         try:
-            found.append((nest, _box(f, nest)))
+            boxes.append((nest, _box(f, nest)))
         except _NoBox as reason:
-            found.append((nest, str(reason)))
+            boxes.append((nest, str(reason)))
     room = max(0, min(MOST_MAPS, MOST_PARAMS - len(f.params)))
-    maps = maps_of(found)[:room]
+    maps = maps_of(boxes)[:room]
     return [
         (nest, box if isinstance(box, str) or box.map in maps else "the kernel has no room for it")
-        for nest, box in found
+        for nest, box in boxes
     ]
 
 
@@ -137,8 +137,8 @@ def _box(f: PrimFunc, nest: For) -> Box:
     _require(bool(pieces), "it copies nothing")
     first = pieces[0].copy
     source, into = first.load.buffer, first.store.buffer
-    same = all((p.copy.load.buffer, p.copy.store.buffer) == (source, into) for p in pieces)
-    _require(same, "it copies several tensors")
+    is_uniform = all((p.copy.load.buffer, p.copy.store.buffer) == (source, into) for p in pieces)
+    _require(is_uniform, "it copies several tensors")
     param, tensor = _param(f, source), _tensor(f, source)
     lanes = SOURCE_ALIGN // source.dtype.bytes
     for p in pieces:
@@ -149,7 +149,7 @@ def _box(f: PrimFunc, nest: For) -> Box:
     # Where the first piece comes from and where it goes; then the distance of every other piece
     # from these, which must be a number for each round of the loops.
     zeros: dict[Var, Expr] = dict.fromkeys((v for p in pieces for v in p.loops), IntImm(0))
-    start, at = (
+    start, place = (
         tuple(simplify(substitute(_first(i), zeros)) for i in m.indices)
         for m in (first.load, first.store)
     )
@@ -158,21 +158,23 @@ def _box(f: PrimFunc, nest: For) -> Box:
     count = 0
     for p in pieces:
         offsets = [_offset(i, s, p) for i, s in zip(p.copy.load.indices, start, strict=True)]
-        places = [_offset(i, s, p) for i, s in zip(p.copy.store.indices, at, strict=True)]
+        places = [_offset(i, s, p) for i, s in zip(p.copy.store.indices, place, strict=True)]
         for values in p.numbers:
             to = sum(_at(o, values) * n for o, n in zip(places, steps, strict=True))
             place_of[tuple(_at(o, values) for o in offsets)] = to
             count += 1
     _require(count == len(place_of), "it copies elements several times")
     rows, axis, count = _shape(place_of, lanes, source.dtype.bytes)
-    aligned = alignment(into, at) % PATTERN_BYTES == 0
+    aligned = alignment(into, place) % PATTERN_BYTES == 0
     _require(aligned, f"its place in shared memory is no multiple of {PATTERN_BYTES} bytes")
     tensor, start, axis = _divided(f, pieces, tensor, lanes, start, axis)
     box = [1] * len(tensor.dims)
     box[-1], box[axis] = SWIZZLE_BYTES // source.dtype.bytes, rows
     strides = tuple(s.times(source.dtype.bytes) for s in tensor.strides[:-1])
-    made = TensorMap(param, source.dtype.name, tensor.dims[::-1], strides[::-1], tuple(box[::-1]))
-    return Box(made, source, start, into, at, count)
+    tensor_map = TensorMap(
+        param, source.dtype.name, tensor.dims[::-1], strides[::-1], tuple(box[::-1])
+    )
+    return Box(tensor_map, source, start, into, place, count)
 
 
 # ---- the tensor ----------------------------------------------------------------------------------
@@ -271,16 +273,18 @@ def _is_vector(indices: tuple[Expr, ...], lanes: int) -> bool:
 def _offset(index: Expr, start: Expr, p: _Piece) -> Expr:
     """The distance of an index from the start of its box, which may depend only on loops of the
     nest."""
-    found = simplify(_first(index) - start)
-    _require(set(free_vars(found)) <= set(p.loops), "its rows and columns do not follow each other")
-    return found
+    distance = simplify(_first(index) - start)
+    _require(
+        set(free_vars(distance)) <= set(p.loops), "its rows and columns do not follow each other"
+    )
+    return distance
 
 
 def _at(offset: Expr, values: Mapping[Var, Expr]) -> int:
-    found = int_value(substitute(offset, dict(values)))
-    if found is None:
+    number = int_value(substitute(offset, dict(values)))
+    if number is None:
         raise _NoBox("its rows and columns do not follow each other")
-    return found
+    return number
 
 
 def _divided(
@@ -312,7 +316,7 @@ def _edges(p: _Piece, tensor: _Tensor, lanes: int) -> dict[int, tuple[int, Expr]
     """Checks that a piece is zero outside of the tensor and nowhere else. A condition may also be
     that of one matrix of several in a dimension: for each such dimension, the rows of one matrix,
     and its number."""
-    found: dict[int, tuple[int, Expr]] = {}
+    edges: dict[int, tuple[int, Expr]] = {}
     *outer, last = [_first(i) for i in p.copy.load.indices]
     for part in _conjuncts(p.copy.cond):
         match part:
@@ -326,12 +330,12 @@ def _edges(p: _Piece, tensor: _Tensor, lanes: int) -> dict[int, tuple[int, Expr]
             continue
         if any(_is_zero(past - (i - n)) for i, n in zip(outer, tensor.shape, strict=False)):
             continue
-        divided = ((d, _matrix(i - past, p)) for d, i in enumerate(outer) if d not in found)
+        divided = ((d, _matrix(i - past, p)) for d, i in enumerate(outer) if d not in edges)
         d, matrix = next(((d, m) for d, m in divided if m is not None), (0, None))
         if matrix is None:
             raise _NoBox(_PARTS)
-        found[d] = matrix
-    return found
+        edges[d] = matrix
+    return edges
 
 
 def _matrix(end: Expr, p: _Piece) -> tuple[int, Expr] | None:
@@ -380,16 +384,18 @@ def _shape(place_of: Mapping[tuple[int, ...], int], lanes: int, size: int) -> tu
     the place in shared memory of each piece by its place in the tensor. Checks that the pieces fill
     whole boxes, in the permuted order that the hardware writes."""
     across = SWIZZLE_BYTES // size  # elements of a row
-    least, most = ([f(at) for at in zip(*place_of, strict=True)] for f in (min, max))
-    _require(not any(least), "its rows and columns do not follow each other")
-    moving = [d for d, n in enumerate(most[:-1]) if n]
+    lower, upper = (
+        [f(coordinates) for coordinates in zip(*place_of, strict=True)] for f in (min, max)
+    )
+    _require(not any(lower), "its rows and columns do not follow each other")
+    moving = [d for d, n in enumerate(upper[:-1]) if n]
     _require(len(moving) == 1, "it is no matrix of two of the tensor's dimensions")
-    axis, rows, columns = moving[0], most[moving[0]] + 1, most[-1] + lanes
+    axis, rows, columns = moving[0], upper[moving[0]] + 1, upper[-1] + lanes
     whole = rows % _PERMUTED == 0 and rows <= _MOST_ROWS and columns % across == 0
     _require(whole, f"{rows} rows of {columns * size} bytes are no boxes")
     _require(len(place_of) == rows * (columns // lanes), "it copies a part of a box")
-    for at, to in place_of.items():
-        row, (box, column) = at[axis], divmod(at[-1], across)
+    for coordinates, to in place_of.items():
+        row, (box, column) = coordinates[axis], divmod(coordinates[-1], across)
         piece = column // lanes ^ row % _PERMUTED
         in_pattern = to == (box * rows + row) * across + piece * lanes
         _require(in_pattern, "it goes to other places in shared memory")

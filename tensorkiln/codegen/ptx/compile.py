@@ -49,10 +49,10 @@ def ptx_of(
 
     def one(item: tuple[str, str]) -> str:
         name, arch = item
-        made = _function(workers, name, irs[name], arch, cache)
+        ptx = _function(workers, name, irs[name], arch, cache)
         if arch == archs[-1]:
             on_done(name)
-        return made
+        return ptx
 
     with Workers() as workers, ThreadPoolExecutor(max(1, jobs)) as pool:
         texts = dict(zip(todo, pool.map(one, todo), strict=True))
@@ -69,14 +69,14 @@ def _function(workers: Workers, name: str, ir: str, arch: str, cache: KernelCach
         "compiler": VERSION,
     }
     key = key_of(components)
-    found = cache.store.get(key) if cache is not None else None
-    if found is not None:
-        return found.decode()
+    entry = cache.store.get(key) if cache is not None else None
+    if entry is not None:
+        return entry.decode()
     say(SOURCES, f"{name}.ll\n{ir}")
-    made, _ = workers.compile(name, ir, options_of(arch))
+    ptx, _ = workers.compile(name, ir, options_of(arch))
     if cache is not None:
-        cache.store.put(key, made, components)
-    return made.decode()
+        cache.store.put(key, ptx, components)
+    return ptx.decode()
 
 
 def options_of(arch: str) -> dict[str, object]:
@@ -90,11 +90,11 @@ def joined(texts: Sequence[str]) -> str:
     """Modules of one architecture as one; no two define the same name."""
     heads, bodies = [], []
     for text in texts:
-        found = _HEAD.match(text)
-        if found is None:
+        match = _HEAD.match(text)
+        if match is None:
             raise InternalError("LLVM wrote PTX without a head", code="llvm-error")
-        heads.append(found["head"])
-        bodies.append(text[found.end() :].strip("\n"))
+        heads.append(match["head"])
+        bodies.append(text[match.end() :].strip("\n"))
     if len(set(heads)) != 1:
         raise InternalError("functions of one architecture have several heads", code="llvm-error")
     return "\n\n".join([heads[0].strip("\n"), *filter(None, bodies)]) + "\n"

@@ -25,17 +25,17 @@ def _cast(w: KernelWriter, e: Cast) -> str:
         w.declares.add(f"declare bfloat @{_ONE}(float)")
         return w.line(f"bitcast bfloat {w.line(f'call bfloat @{_ONE}(float {value})')} to i16")
     w.declares.add(f"declare <2 x bfloat> @{_TWO}(float, float)")
-    given, made = llvm_type(e.a.dtype), "poison"
+    src_type, vector = llvm_type(e.a.dtype), "poison"
     # An odd last lane is converted twice, which costs no more than once.
     for k in range(0, lanes, 2):
-        low = w.line(f"extractelement {given} {value}, i32 {k}")
-        high = w.line(f"extractelement {given} {value}, i32 {min(k + 1, lanes - 1)}")
+        low = w.line(f"extractelement {src_type} {value}, i32 {k}")
+        high = w.line(f"extractelement {src_type} {value}, i32 {min(k + 1, lanes - 1)}")
         pair = w.line(f"call <2 x bfloat> @{_TWO}(float {high}, float {low})")
         bits = w.line(f"bitcast <2 x bfloat> {pair} to <2 x i16>")
         for j in range(k, min(k + 2, lanes)):
             x = w.line(f"extractelement <2 x i16> {bits}, i32 {j - k}")
-            made = w.line(f"insertelement {llvm_type(e.dtype)} {made}, i16 {x}, i32 {j}")
-    return made
+            vector = w.line(f"insertelement {llvm_type(e.dtype)} {vector}, i16 {x}, i32 {j}")
+    return vector
 
 
 EXPRESSIONS: Expressions = {Cast: _cast}

@@ -66,10 +66,10 @@ def _size(w: KernelWriter, copy: Copy) -> int:
     """Bytes of a piece: as many lanes at once as the alignment of both sides allows."""
     into, load = copy.store, copy.load
     lanes, size = load.dtype.lanes, load.buffer.dtype.bytes
-    both = ((into.buffer, into.indices), (load.buffer, load.indices))
-    if lanes == 1 or any(flat_offset(b, indices)[1] != 1 for b, indices in both):
+    sides = ((into.buffer, into.indices), (load.buffer, load.indices))
+    if lanes == 1 or any(flat_offset(b, indices)[1] != 1 for b, indices in sides):
         return size
-    align = min(alignment(b, indices, w.aligns.get(b, 0)) for b, indices in both)
+    align = min(alignment(b, indices, w.aligns.get(b, 0)) for b, indices in sides)
     whole = next((n for n in _SIZES if align >= n and lanes * size % n == 0), size)
     return max(whole, size)
 
@@ -84,11 +84,11 @@ def _pieces(w: KernelWriter, copy: Copy, size: int) -> list[tuple[str, str]]:
         return [(to, source)]
     if to_stride == 1 and stride == 1:
         return [(_at(w, to, n), _at(w, source, n)) for n in range(0, lanes * element, size)]
-    each = (
+    pointers = (
         list(lane_pointers(w, b, indices, lanes))
         for b, indices in ((into.buffer, into.indices), (load.buffer, load.indices))
     )
-    return list(zip(*each, strict=True))
+    return list(zip(*pointers, strict=True))
 
 
 def _at(w: KernelWriter, pointer: str, offset: int) -> str:

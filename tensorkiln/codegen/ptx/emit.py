@@ -64,7 +64,7 @@ def emit_ptx_ir(func: PrimFunc, target: Target) -> str:
     require_runnable(func)
     instructions.require_instructions(func, archs_of(target))
     rings.require_ring(func, archs_of(target))
-    own = _own_words(func)
+    register_words = _own_words(func)
     func = _prepared(func)
     w = DeviceWriter(func, target, EXPRESSIONS, STATEMENTS)
     boxes = boxes_of(func)
@@ -79,7 +79,7 @@ def emit_ptx_ir(func: PrimFunc, target: Target) -> str:
     # Two blocks of 256 threads share 65,536 registers, 128 for each thread. The attribute makes
     # ptxas keep to that. Where a thread needs fewer, ptxas finds a better number by itself: told
     # this one, it takes up to 128. Products of warpgroups need more than 128 for their sums.
-    many = math.prod(w.launch.block) == _TWICE and own in _MANY and not w.for_products
+    many = math.prod(w.launch.block) == _TWICE and register_words in _MANY and not w.for_products
     two = ' "nvvm.minctasm"="2"' if many else ""
     attributes = f'attributes #0 = {{ nounwind "nvvm.reqntid"="{size}"{two} }}'
     text = "\n\n".join([*w.messages, *w.functions, "\n".join(sorted(w.declares)), attributes])
@@ -95,16 +95,16 @@ def _prepared(f: PrimFunc) -> PrimFunc:
 def tensor_maps_of(f: PrimFunc) -> tuple[tuple[TensorMap, ...], dict[str, str]]:
     """(the tensor maps that a device function takes after its parameters; by name of each tensor
     that its threads copy although TMA was allowed, the reason)"""
-    found = boxes_of(_prepared(f))
-    copied = ((nest, box) for nest, box in found if isinstance(box, str))
-    reasons = {x.load.buffer.name: why for nest, why in copied for x in copies_in(nest)}
-    return maps_of(found), reasons
+    boxes = boxes_of(_prepared(f))
+    copied = ((nest, box) for nest, box in boxes if isinstance(box, str))
+    reasons = {x.load.buffer.name: reason for nest, reason in copied for x in copies_in(nest)}
+    return maps_of(boxes), reasons
 
 
 def _own_words(f: PrimFunc) -> int:
     """Words of 4 bytes that a thread keeps in buffers of registers."""
-    own = (s.buffer for s in walk_stmt(f.body) if isinstance(s, Alloc))
-    return sum(buffer_bytes(b) for b in own if b.scope == "register") // 4
+    allocs = (s.buffer for s in walk_stmt(f.body) if isinstance(s, Alloc))
+    return sum(buffer_bytes(b) for b in allocs if b.scope == "register") // 4
 
 
 def _head(w: DeviceWriter, params: dict[Buffer | Var, str]) -> str:
@@ -121,8 +121,8 @@ def _head(w: DeviceWriter, params: dict[Buffer | Var, str]) -> str:
             args.append(f"{parameter_type(p.dtype)} {name}")
     # By value, in the memory of parameters, where the driver puts it: a copy elsewhere would not be
     # a valid map.
-    how = f'byval([{MAP_BYTES} x i8]) align {MAP_BYTES} "nvvm.grid_constant"'
-    args += [f"ptr {how} {name}" for name in w.maps.values()]
+    attributes = f'byval([{MAP_BYTES} x i8]) align {MAP_BYTES} "nvvm.grid_constant"'
+    args += [f"ptr {attributes} {name}" for name in w.maps.values()]
     return f"define ptx_kernel void @{w.func.name}({', '.join(args)}) #0"
 
 

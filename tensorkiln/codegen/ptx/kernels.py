@@ -54,26 +54,27 @@ def cuda_kernels(
     """
     if not functions and not has_tensors:
         return CudaKernels()
-    found = {f.name: tensor_maps_of(f) for f in functions}
-    own = tuple(
-        replace(described(f, target, shared=_SHARED), maps=found[f.name][0]) for f in functions
+    maps_of_name = {f.name: tensor_maps_of(f) for f in functions}
+    device_functions = tuple(
+        replace(described(f, target, shared=_SHARED), maps=maps_of_name[f.name][0])
+        for f in functions
     )
     irs = {f.name: emit_ptx_ir(f, target) for f in functions}
     archs = archs_of(target)
-    made = ptx_of(irs, archs, jobs=jobs, cache=cache, on_done=on_done)
+    ptx_of_arch = ptx_of(irs, archs, jobs=jobs, cache=cache, on_done=on_done)
     table = {
         "format": 1,
         "archs": archs,
-        "functions": {f.name: _entry(f, found[f.name][1]) for f in own},
+        "functions": {f.name: _entry(f, maps_of_name[f.name][1]) for f in device_functions},
     }
     texts = [(f, _readable(f, irs[f.name], archs[0], nodes.get(f.name, ()))) for f in functions]
     return CudaKernels(
         (
-            *(_artifact(f"kernels.{arch}.ptx", made[arch]) for arch in archs),
+            *(_artifact(f"kernels.{arch}.ptx", ptx_of_arch[arch]) for arch in archs),
             _artifact("kernels.fmap.json", json.dumps(table, indent=1) + "\n"),
         ),
         tuple(Artifact(CODEGEN, "text", f"{f.name}.ll", text.encode()) for f, text in texts),
-        own,
+        device_functions,
     )
 
 
@@ -84,14 +85,14 @@ def _artifact(name: str, text: str) -> Artifact:
 def _entry(f: DeviceFunction, by_threads: Mapping[str, str]) -> dict[str, object]:
     x, y, z = f.block
     maps = {"tensor_maps": [m.entry() for m in f.maps]} if f.maps else {}
-    why = {"copied_by_threads": dict(by_threads)} if by_threads else {}
+    reasons = {"copied_by_threads": dict(by_threads)} if by_threads else {}
     return {
         "params": list(f.params),
         "block": list(f.block),
         "max_threads": x * y * z,
         "shared_bytes": f.shared_bytes,
         **maps,
-        **why,
+        **reasons,
     }
 
 

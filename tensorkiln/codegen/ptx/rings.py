@@ -89,7 +89,7 @@ def _for(w: DeviceWriter, s: For) -> None:
 
 def _write(w: DeviceWriter, ring: Ring) -> None:
     block = w.launch.block
-    others = block[0] - ring.producers
+    consumers = block[0] - ring.producers
     tid = thread_register(w, THREAD_INDICES[0])
     boxes = _boxes(w, ring)
     # One arrival for each producer thread whose copies arrive by themselves, and one for the thread
@@ -100,24 +100,24 @@ def _write(w: DeviceWriter, ring: Ring) -> None:
     with branch(w, w.line(f"icmp eq i32 {tid}, 0")):
         w.declares.add(f"declare {_INIT}")
         for k in range(2 * ring.parts):
-            count = fills if k < ring.parts else others // WARP_THREADS
-            at = _shared(w, first, str(k * BARRIER_BYTES))
-            w.emit(f"  call {_INIT.partition('(')[0]}({_BARRIER} {at}, i32 {count})")
+            count = fills if k < ring.parts else consumers // WARP_THREADS
+            barrier = _shared(w, first, str(k * BARRIER_BYTES))
+            w.emit(f"  call {_INIT.partition('(')[0]}({_BARRIER} {barrier}, i32 {count})")
     # TMA must see the barriers as initialized.
     if boxes:
         write_fence(w)
     # Nobody uses a barrier before it is initialized.
     write_barrier(w)
     copies, uses, end = w.label(), w.label(), w.label()
-    behind = w.line(f"icmp uge i32 {tid}, {others}")
+    behind = w.line(f"icmp uge i32 {tid}, {consumers}")
     # Values that both sides use are computed before the branch, in this scope.
     with w.scope():
         w.emit(f"  br i1 {behind}, label %{copies}, label %{uses}")
         for label, producer in ((copies, True), (uses, False)):
             with w.scope():
                 w.enter(label)
-                w.of_block = (ring.producers if producer else others, 1, 1)
-                w.behind = others if producer else 0
+                w.of_block = (ring.producers if producer else consumers, 1, 1)
+                w.behind = consumers if producer else 0
                 _rounds(w, ring, first, producer, boxes)
                 if producer and boxes:  # threads come to the next barrier of the block together
                     _meet(w)
@@ -129,9 +129,9 @@ def _write(w: DeviceWriter, ring: Ring) -> None:
 
 def _boxes(w: DeviceWriter, ring: Ring) -> list[Box]:
     """The boxes of a ring that TMA copies: all of them, or none if a tensor may be unaligned."""
-    found = [w.boxes[id(nest)] for nest in ring.copies if id(nest) in w.boxes]
-    aligned = (max(b.source.align, w.aligns.get(b.source, 0)) >= SOURCE_ALIGN for b in found)
-    return found if all(aligned) else []
+    boxes = [w.boxes[id(nest)] for nest in ring.copies if id(nest) in w.boxes]
+    aligned = (max(b.source.align, w.aligns.get(b.source, 0)) >= SOURCE_ALIGN for b in boxes)
+    return boxes if all(aligned) else []
 
 
 def _rounds(w: DeviceWriter, ring: Ring, first: str, producer: bool, boxes: Sequence[Box]) -> None:
@@ -143,9 +143,9 @@ def _rounds(w: DeviceWriter, ring: Ring, first: str, producer: bool, boxes: Sequ
 
     def body() -> None:
         part, turn = index(w, number % ring.parts), index(w, number // ring.parts)
-        at = w.line(f"mul nsw i64 {part}, {size}")
-        full = _shared(w, first, at)
-        free = _shared(w, first, w.line(f"add nsw i64 {at}, {ring.parts * size}"))
+        offset = w.line(f"mul nsw i64 {part}, {size}")
+        full = _shared(w, first, offset)
+        free = _shared(w, first, w.line(f"add nsw i64 {offset}, {ring.parts * size}"))
         parity = w.line(f"and i32 {w.line(f'trunc i64 {turn} to i32')}, 1")
         if producer:
             parity = w.line(f"xor i32 {parity}, 1")  # of the turn before
@@ -181,50 +181,50 @@ def _copy_boxes(w: DeviceWriter, boxes: Sequence[Box], full: str) -> None:
     count = sum(b.count * b.box_bytes for b in boxes)
     w.emit(f"  {w.fresh()} = call {_EXPECT.partition('(')[0]}({_BARRIER} {full}, i32 {count})")
     for b in boxes:
-        to, _ = address(w, b.into, b.at)
+        to, _ = address(w, b.into, b.place)
         *outer, inner = (w.value(cast(i, INT32)) for i in b.start)
         for k in range(b.count):
-            at = [*reversed(outer)]
+            indices = [*reversed(outer)]
             across = k * b.map.box[0]
-            at.insert(0, w.line(f"add i32 {inner}, {across}") if across else inner)
-            _copy_box(w, b.map, _shared(w, to, str(k * b.box_bytes)), at, full)
+            indices.insert(0, w.line(f"add i32 {inner}, {across}") if across else inner)
+            _copy_box(w, b.map, _shared(w, to, str(k * b.box_bytes)), indices, full)
 
 
-def _copy_box(w: DeviceWriter, m: TensorMap, to: str, at: Sequence[str], full: str) -> None:
-    """Start the copy of the box at `at`, indices of the tensor, the innermost first."""
-    rank = len(at)
+def _copy_box(w: DeviceWriter, m: TensorMap, to: str, indices: Sequence[str], full: str) -> None:
+    """Start the copy of the box at `indices` of the tensor, the innermost first."""
+    rank = len(indices)
     places = ", ".join(f"${k + 2}" for k in range(rank))
     text = (
         f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes "
         f"[$0], [$1, {{{places}}}], [${rank + 2}];"
     )
     bounds = ",".join(["r", "l", *["r"] * rank, "r", "~{memory}"])
-    given = [
+    args = [
         f"{_BARRIER} {to}",
         f"ptr {w.maps[m]}",
-        *(f"i32 {x}" for x in at),
+        *(f"i32 {x}" for x in indices),
         f"{_BARRIER} {full}",
     ]
-    w.emit(f'  call void asm sideeffect "{text}", "{bounds}"({", ".join(given)})')
+    w.emit(f'  call void asm sideeffect "{text}", "{bounds}"({", ".join(args)})')
 
 
 def _shared(w: DeviceWriter, first: str, offset: str) -> str:
     """The pointer `offset` bytes after `first`, as one to shared memory."""
-    at = w.line(f"getelementptr inbounds i8, ptr {first}, i64 {offset}")
-    return w.line(f"addrspacecast ptr {at} to ptr addrspace(3)")
+    pointer = w.line(f"getelementptr inbounds i8, ptr {first}, i64 {offset}")
+    return w.line(f"addrspacecast ptr {pointer} to ptr addrspace(3)")
 
 
 def _wait(w: DeviceWriter, barrier: str, parity: str) -> None:
     """Wait until the round of this parity is complete at a barrier."""
-    again, done = w.label(), w.label()
+    again, end = w.label(), w.label()
     w.declares.add(f"declare {_TRY}")
     w.emit(f"  br label %{again}")
     w.enter(again)
     # The instruction waits for a while by itself, and returns false when that time is over.
-    there = w.fresh()
-    w.emit(f"  {there} = call {_TRY.partition('(')[0]}({_BARRIER} {barrier}, i32 {parity})")
-    w.emit(f"  br i1 {there}, label %{done}, label %{again}")
-    w.enter(done)
+    is_complete = w.fresh()
+    w.emit(f"  {is_complete} = call {_TRY.partition('(')[0]}({_BARRIER} {barrier}, i32 {parity})")
+    w.emit(f"  br i1 {is_complete}, label %{end}, label %{again}")
+    w.enter(end)
 
 
 def _meet(w: DeviceWriter) -> None:

@@ -79,17 +79,17 @@ def thread_register(w: DeviceWriter, thread: str) -> str:
     Within a ring, producers along x are counted from the first producer."""
     kind, _, axis = thread.partition(".")
     root = w.state.scopes[0]
-    found = root.memo.get(thread)
-    if found is None:
+    register = root.memo.get(thread)
+    if register is None:
         call = f"i32 @llvm.nvvm.read.ptx.sreg.{_REGISTERS[kind]}.{axis}()"
         w.declares.add(f"declare {call}")
-        found = root.memo[thread] = w.line(f"call {call}", root)
+        register = root.memo[thread] = w.line(f"call {call}", root)
     if w.behind and thread == THREAD_INDICES[0]:
         key = thread, w.behind
         if key not in root.memo:
-            root.memo[key] = w.line(f"sub i32 {found}, {w.behind}", root)
-        found = root.memo[key]
-    return found
+            root.memo[key] = w.line(f"sub i32 {register}, {w.behind}", root)
+        register = root.memo[key]
+    return register
 
 
 def _for(w: DeviceWriter, s: For) -> None:
@@ -103,9 +103,9 @@ def _for(w: DeviceWriter, s: For) -> None:
     w.in_threads = True
     mine = {thread_of(t) for t in walk_stmt(s)}
     sizes = zip(THREAD_INDICES, w.of_block, strict=True)
-    left = [i for i, size in sizes if i not in mine and size > 1]
+    axes = [i for i, size in sizes if i not in mine and size > 1]
     w.copies = is_asynchronous(s)
-    _guarded(w, [f"icmp eq i32 {thread_register(w, i)}, 0" for i in left], s)
+    _guarded(w, [f"icmp eq i32 {thread_register(w, i)}, 0" for i in axes], s)
     # Only waits for all but some batches need to know where a batch ends.
     if w.copies and w.batches:
         write_batch(w)
@@ -118,8 +118,8 @@ def _guarded(w: DeviceWriter, conditions: list[str], s: For) -> None:
         _index(w, s)
         return
     cond = w.line(conditions[0])
-    for more in conditions[1:]:
-        cond = w.line(f"and i1 {cond}, {w.line(more)}")
+    for condition in conditions[1:]:
+        cond = w.line(f"and i1 {cond}, {w.line(condition)}")
     with branch(w, cond):
         _index(w, s)
 
