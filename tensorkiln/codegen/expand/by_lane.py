@@ -50,16 +50,16 @@ def _stmt(s: Stmt) -> Stmt:
 
 def _run(stores: list[Store]) -> list[Store]:
     """Rewrite consecutive stores to registers."""
-    wanted: dict[_Place, set[int]] = {}
+    offsets_of_place: dict[_Place, set[int]] = {}
     for load in filter(None, (_broadcast(e) for s in stores for e in walk(s.value))):
         place, offset = _split(load)
-        wanted.setdefault(place, set()).add(offset)
+        offsets_of_place.setdefault(place, set()).add(offset)
     vectors: dict[tuple[_Place, int], int] = {}  # an offset -> that of the vector's first lane
-    for place, offsets in wanted.items():
+    for place, offsets in offsets_of_place.items():
         lanes = _lanes(place[0])
         for first in sorted(offsets):
             group = [(place, first + lane) for lane in range(lanes)]
-            if all(at[1] in offsets and at not in vectors for at in group):
+            if all(element[1] in offsets and element not in vectors for element in group):
                 vectors |= dict.fromkeys(group, first)
     if not vectors:
         return stores
@@ -101,16 +101,16 @@ def _lanes(b: Buffer) -> int:
 def _split(load: Load) -> tuple[_Place, int]:
     """An access without the constant term of its last index, and that term: 3 for `x[i, k + 3]`."""
     *outer, last = load.indices
-    rest: Expr | None = last
+    base: Expr | None = last
     offset = 0
     if isinstance(last, IntImm):
-        rest, offset = None, last.value
+        base, offset = None, last.value
     elif isinstance(last, Binary) and last.op == "add" and isinstance(last.b, IntImm):
-        rest, offset = last.a, last.b.value
-    return (load.buffer, tuple(outer), rest), offset
+        base, offset = last.a, last.b.value
+    return (load.buffer, tuple(outer), base), offset
 
 
-def _index(rest: Expr | None, offset: int) -> Expr:
-    if rest is None:
+def _index(base: Expr | None, offset: int) -> Expr:
+    if base is None:
         return IntImm(offset)
-    return rest + offset if offset else rest
+    return base + offset if offset else base

@@ -35,18 +35,18 @@ def _stmt(s: Stmt) -> Stmt:
 def _joined(s: Seq) -> Stmt:
     """A sequence in which each store of a neutral element is merged with the store of the first
     term that follows it."""
-    kept: list[Stmt] = []
+    stmts: list[Stmt] = []
     for t in s.stmts:
         if isinstance(t, Store):
             if _is_old(t, t.value):
                 continue
-            last = kept[-1] if kept else None
+            last = stmts[-1] if stmts else None
             if isinstance(last, Store) and _starts(last, t):
                 assert isinstance(t.value, Binary)
-                kept[-1] = Store(t.buffer, t.indices, t.value.b, t.nontemporal)
+                stmts[-1] = Store(t.buffer, t.indices, t.value.b, t.nontemporal)
                 continue
-        kept.append(t)
-    return s if len(kept) == len(s.stmts) else seq(*kept)
+        stmts.append(t)
+    return s if len(stmts) == len(s.stmts) else seq(*stmts)
 
 
 def _is_old(s: Store, e: Expr) -> bool:

@@ -82,10 +82,10 @@ def _erfcx(b: Builder, z: Expr) -> Expr:
     """exp(z*z) erfc(z) for z >= 0, by Clenshaw's recurrence."""
     t = b.let(b.num(1.0) / b.fma(z, b.num(0.5), b.num(1.0)))
     u2 = b.let(t * b.num(4.0) - b.num(2.0))
-    one, two = b.num(0.0), b.num(0.0)
+    newer, older = b.num(0.0), b.num(0.0)
     for c in reversed(_ERFCX[1:]):
-        one, two = b.let(b.fma(u2, one, b.num(c)) - two), one
-    total = b.let(b.fma(u2 * b.num(0.5), one, b.num(_ERFCX[0])) - two)
+        newer, older = b.let(b.fma(u2, newer, b.num(c)) - older), newer
+    total = b.let(b.fma(u2 * b.num(0.5), newer, b.num(_ERFCX[0])) - older)
     return b.let(total * t)
 
 
@@ -110,12 +110,12 @@ def _gelu(b: Builder, x: Expr) -> Expr:
 def _pow_whole(b: Builder, x: Expr, size: Expr) -> Expr:
     """x ** size by squaring, for whole 0 <= size < 2**_SQUARINGS."""
     result: Expr = b.num(1.0)
-    square, left = x, size
+    square, exponent = x, size
     for step in range(_SQUARINGS):
-        half = b.let(Unary("floor", left * b.num(0.5)))
-        odd = b.num(0.5) < left - half * b.num(2.0)
+        half = b.let(Unary("floor", exponent * b.num(0.5)))
+        odd = b.num(0.5) < exponent - half * b.num(2.0)
         result = b.let(select(odd, result * square, result))
-        left = half
+        exponent = half
         if step < _SQUARINGS - 1:
             square = b.let(square * square)
     return result

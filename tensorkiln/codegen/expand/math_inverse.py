@@ -159,18 +159,18 @@ def _arc(b: Builder, x: Expr) -> tuple[Expr, Expr, Expr]:
 
 def asin(b: Builder, x: Expr) -> Expr:
     """NaN where |x| > 1, as the root is of a negative number there."""
-    large, r, rest = _arc(b, x)
+    large, r, tail = _arc(b, x)
     high, low = _HALF_PI[b.dtype.bits]
-    far = b.let(b.let(b.num(high) - (r + r)) + b.let(b.num(low) - (rest + rest)))
-    return b.let(select(large, _signed(b, x, far), r + rest))
+    far = b.let(b.let(b.num(high) - (r + r)) + b.let(b.num(low) - (tail + tail)))
+    return b.let(select(large, _signed(b, x, far), r + tail))
 
 
 def acos(b: Builder, x: Expr) -> Expr:
     """pi/2 - asin(x); near 1, where that cancels, twice the arc of the root."""
-    large, r, rest = _arc(b, x)
+    large, r, tail = _arc(b, x)
     high, low = _HALF_PI[b.dtype.bits]
-    turned = b.let(b.num(high) - b.let(r + b.let(rest - b.num(low))))
-    arc = b.let(r + rest)
+    turned = b.let(b.num(high) - b.let(r + b.let(tail - b.num(low))))
+    arc = b.let(r + tail)
     far = b.let(select(x < b.num(0.0), turned + turned, arc + arc))
     return b.let(select(large, far, turned))
 

@@ -58,11 +58,11 @@ class _Scalarizer:
             case Store(_, _, value) if value.dtype.lanes > 1:
                 return self._store(s)
             case Let(var, value, body) if value.dtype.lanes > 1:
-                one, lanes = var.dtype.element, range(var.dtype.lanes)
+                element, lanes = var.dtype.element, range(var.dtype.lanes)
                 values = [self.lane(value, k) for k in lanes]
-                own = self.vars[var] = tuple(Var(f"{var.name}_{k}", one) for k in lanes)
+                lane_vars = self.vars[var] = tuple(Var(f"{var.name}_{k}", element) for k in lanes)
                 body = self.stmt(body)
-                for v, x in zip(reversed(own), reversed(values), strict=True):
+                for v, x in zip(reversed(lane_vars), reversed(values), strict=True):
                     body = Let(v, x, body)
                 return body
             case Evaluate(value) if value.dtype.lanes > 1:
@@ -83,11 +83,11 @@ class _Scalarizer:
         if self._root(s.buffer) in map(self._root, read):
             values = [held(x, f"lane_{k}") for k, x in enumerate(values)]
             places = [
-                tuple(held(i, f"place_{k}") if has_load(i) else i for i in at)
-                for k, at in enumerate(places)
+                tuple(held(i, f"place_{k}") if has_load(i) else i for i in lane_indices)
+                for k, lane_indices in enumerate(places)
             ]
         rows = zip(places, values, strict=True)
-        body: Stmt = seq(*(replace(s, indices=at, value=x) for at, x in rows))
+        body: Stmt = seq(*(replace(s, indices=lane_indices, value=x) for lane_indices, x in rows))
         for var, x in reversed(lets):
             body = Let(var, x, body)
         return body
@@ -104,10 +104,10 @@ class _Scalarizer:
     def lane(self, e: Expr, k: int) -> Expr:
         """Lane k of a vector; of a scalar, itself. Shared subexpressions stay shared."""
         k = k if e.dtype.lanes > 1 else 0
-        found = self.memo.get((id(e), k))
-        if found is None:
-            found = self.memo[id(e), k] = (e, self._lane(e, k))
-        return found[1]
+        entry = self.memo.get((id(e), k))
+        if entry is None:
+            entry = self.memo[id(e), k] = (e, self._lane(e, k))
+        return entry[1]
 
     def _lane(self, e: Expr, k: int) -> Expr:
         if isinstance(e, VectorReduce):
@@ -124,8 +124,8 @@ class _Scalarizer:
             case Broadcast(a, _):
                 return self.scalar(a)
             case Shuffle(a, b, lanes):
-                at, wide = lanes[k], a.dtype.lanes
-                return self.lane(a, at) if at < wide else self.lane(b, at - wide)
+                position, wide = lanes[k], a.dtype.lanes
+                return self.lane(a, position) if position < wide else self.lane(b, position - wide)
             case Load(buffer, indices):
                 return Load(buffer, tuple(self.lane(i, k) for i in indices))
             case Cast(a, dtype):
@@ -137,11 +137,11 @@ class _Scalarizer:
     def _reduced(self, e: VectorReduce) -> Expr:
         """The upper half onto the lower half, until one lane is left."""
         op = REDUCE_BINARY.get(e.op, e.op)
-        left = [self.lane(e.a, k) for k in range(e.a.dtype.lanes)]
-        while len(left) > 1:
-            half = len(left) // 2
-            left = [binary(op, left[k], left[half + k]) for k in range(half)]
-        return left[0]
+        lanes = [self.lane(e.a, k) for k in range(e.a.dtype.lanes)]
+        while len(lanes) > 1:
+            half = len(lanes) // 2
+            lanes = [binary(op, lanes[k], lanes[half + k]) for k in range(half)]
+        return lanes[0]
 
     def _dot(self, e: Intrin, k: int) -> Expr:
         """A sum of products of narrow numbers, one by one."""

@@ -68,10 +68,10 @@ def _stmt(s: Stmt, values: Mapping[Var, Expr], budget: _Budget) -> Stmt:
             return values.get(e, e)
         if isinstance(e, (IntImm, FloatImm)):
             return e
-        found = memo.get(id(e))
-        if found is None:
-            found = memo[id(e)] = (e, map_children(e, ex))
-        return found[1]
+        entry = memo.get(id(e))
+        if entry is None:
+            entry = memo[id(e)] = (e, map_children(e, ex))
+        return entry[1]
 
     match s:
         case For(var, lo, extent, "unrolled", body):
@@ -83,8 +83,8 @@ def _stmt(s: Stmt, values: Mapping[Var, Expr], budget: _Budget) -> Stmt:
                     hint="T.serial, or split it by a constant first",
                 )
             budget.spend(count, var)
-            at = [binary("add", start, const(i, var.dtype)) for i in range(count)]
-            return seq(*(_stmt(body, {**values, var: i}, budget) for i in at))
+            indices = [binary("add", start, const(i, var.dtype)) for i in range(count)]
+            return seq(*(_stmt(body, {**values, var: i}, budget) for i in indices))
         case Seq(stmts) if values:
             budget.spend(len(stmts) - 1, [*values][-1])
         case Let(var, value, body) if values:
@@ -92,8 +92,8 @@ def _stmt(s: Stmt, values: Mapping[Var, Expr], budget: _Budget) -> Stmt:
             fresh = Var(var.name, var.dtype)
             return Let(fresh, ex(value), _stmt(body, {**values, var: fresh}, budget))
         case If(cond, then, orelse):
-            known = int_value(ex(cond))
-            if known is not None:
-                branch = then if known else orelse
+            constant = int_value(ex(cond))
+            if constant is not None:
+                branch = then if constant else orelse
                 return Seq(()) if branch is None else _stmt(branch, values, budget)
     return map_stmt(s, ex, lambda t: _stmt(t, values, budget))

@@ -42,7 +42,7 @@ def _overlapping(f: PrimFunc) -> list[Buffer]:
             for e in walk(root):
                 if isinstance(e, Load) and e.buffer in pieces:
                     pieces[e.buffer].add(_piece(f, e.buffer, e.indices))
-    return [b for b, found in pieces.items() if _overlap(found)]
+    return [b for b, accesses in pieces.items() if _overlap(accesses)]
 
 
 def _piece(f: PrimFunc, buffer: Buffer, indices: tuple[Expr, ...]) -> _Piece:
