@@ -75,7 +75,7 @@ def _square_root(w: TextWriter, name: str, dtype: DType) -> str:
 C99 = Dialect(
     scalars={name: row.c for name, row in ELEMENT_TYPES.items() if row.c},
     widest="{u}INT64_C({x})",
-    least="INT{bits}_MIN",
+    lowest="INT{bits}_MIN",
     infinity="INFINITY",
     nan="NAN",
     vector_name="{lane}x{count}",

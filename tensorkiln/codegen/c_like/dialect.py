@@ -25,7 +25,7 @@ class Dialect:
 
     scalars: Mapping[str, str]
     widest: str  # a literal that needs more than 32 bits, with `u` if it is unsigned
-    least: str  # the most negative number x of a type of `bits`, called `name`: it has no literal
+    lowest: str  # the most negative number x of a type of `bits`, called `name`: it has no literal
     infinity: str
     nan: str
     vector_name: str  # of `count` `element`s, which helpers call `lane`
@@ -101,10 +101,10 @@ class Dialect:
         """A literal of an integer type."""
         if dtype.is_bool:
             return Code("true" if value else "false")
-        least = -(1 << dtype.bits - 1)
-        if not dtype.is_unsigned and value == least and dtype.bits >= 32:
+        lowest = -(1 << dtype.bits - 1)
+        if not dtype.is_unsigned and value == lowest and dtype.bits >= 32:
             name = self.scalar(dtype).upper()
-            return Code(self.least.format(bits=dtype.bits, name=name, x=value))
+            return Code(self.lowest.format(bits=dtype.bits, name=name, x=value))
         digits = f"{value}{self._suffix(dtype)}"
         # Large literals get the widest type: C computes small ones as int, which overflows where
         # 64 bits would not.

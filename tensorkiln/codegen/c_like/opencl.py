@@ -60,7 +60,7 @@ def _square_root(w: TextWriter, name: str, dtype: DType) -> str:
 OPENCL = Dialect(
     scalars=_SCALARS,
     widest="{x}{u}L",
-    least="{name}_MIN",
+    lowest="{name}_MIN",
     infinity="INFINITY",
     nan="NAN",
     vector_name="{element}{count}",
@@ -86,7 +86,7 @@ OPENCL = Dialect(
     array="{type} {name}[{size}] __attribute__((aligned({align})));",
     prefetch="",
     square_root=_square_root,
-    dot=lambda w, name, which, lanes: None,
+    dot=lambda w, name, axis, lanes: None,
     note_failure="",
     parallel_for=False,
     extern="",
@@ -183,14 +183,14 @@ def emit_opencl(
         require_instructions(f, OPENCL.instructions, target)
     names = frozenset(f.name for f in funcs)
     file = FileText(target, OPENCL, frozenset(C_WORDS | _WORDS | _OF_TYPES | names), names)
-    made = [_kernel(f, file, comments.get(f.name, ())) for f in funcs]
-    described = tuple(_described(f, text, file) for f, text in zip(funcs, made, strict=True))
-    wanted = sorted({e for d in described for e in d.extensions})
+    texts = [_kernel(f, file, comments.get(f.name, ())) for f in funcs]
+    described = tuple(_described(f, text, file) for f, text in zip(funcs, texts, strict=True))
+    extensions = sorted({e for d in described for e in d.extensions})
     pragmas = "".join(
-        f"#pragma OPENCL EXTENSION {e} : enable\n" for e in wanted if e not in _WITHOUT_PRAGMA
+        f"#pragma OPENCL EXTENSION {e} : enable\n" for e in extensions if e not in _WITHOUT_PRAGMA
     )
     head = [pragmas] if pragmas else []
-    return DeviceText("\n".join([*head, *file.helpers.values(), *made]), described)
+    return DeviceText("\n".join([*head, *file.helpers.values(), *texts]), described)
 
 
 def _require_free_name(f: PrimFunc) -> None:
@@ -206,64 +206,64 @@ def _kernel(func: PrimFunc, file: FileText, about: Sequence[str]) -> str:
     )
     block = launch_of(func).block
     with w.function() as state:
-        taken, pointers = _parameters(w)
-        head = wrap(f"void {func.name}(", taken or ["void"], ")")
+        params, pointers = _parameters(w)
+        head = wrap(f"void {func.name}(", params or ["void"], ")")
         w.statement(w.func.body)
         shared = list(map(w.indented, w.shared))
         state.lines[:0] = [*pointers, *shared]
         body = w.body()
     size = ", ".join(map(str, block))
     lines = "".join(f" * {comment(line)}".rstrip() + "\n" for line in about)
-    told = f"/* {func.name}\n{lines} */\n" if about else ""
+    heading = f"/* {func.name}\n{lines} */\n" if about else ""
     attribute = f"__kernel __attribute__((reqd_work_group_size({size})))"
     if uses_subgroups(func):
         lanes = file.target["thread_warp_size"]
         attribute += f" __attribute__((intel_reqd_sub_group_size({lanes})))"
-    return "\n".join([f"{told}{attribute}", head, "{", *([body] if body else []), "}\n"])
+    return "\n".join([f"{heading}{attribute}", head, "{", *([body] if body else []), "}\n"])
 
 
 def _parameters(w: TextWriter) -> tuple[list[str], list[str]]:
     """Declare the parameters; return them, and the lines that make pointers of memory objects."""
-    taken, pointers = [], []
+    params, pointers = [], []
     restrict = "" if w.func.inplace else f"{w.dialect.restrict} "
     for p in w.func.params:
         name = w.state.names[p] = w.name_of(p)
         if not isinstance(p, Buffer):
             if p.dtype.is_bool:
                 w.state.bytes.add(p)
-            taken.append(f"{w.dialect.element(p.dtype)} {name}")
+            params.append(f"{w.dialect.element(p.dtype)} {name}")
             continue
         const = "const " if p in w.read_only else ""
         place, start = w.name(f"{name}_memory"), w.name(f"{name}_start")
-        taken += [f"__global {const}uchar *{place}", f"long {start}"]
+        params += [f"__global {const}uchar *{place}", f"long {start}"]
         t = w.pointer_to(p)
         pointers.append(w.indented(f"{t}{restrict}const {name} = ({t})({place} + {start});"))
-    return taken, pointers
+    return params, pointers
 
 
 def _described(f: PrimFunc, text: str, file: FileText) -> DeviceFunction:
     double = _uses_double(text, file)
     extensions: tuple[str, ...] = ("cl_khr_fp64",) if double else ()
     extensions += require_instructions(f, OPENCL.instructions, file.target)
-    made = described(f, file.target, extensions)
+    function = described(f, file.target, extensions)
     if double and not file.target["supports_float64"]:
         message = "a device function computes in float64, which the target does not support"
         hint = '{"supports_float64": true}, if the device has cl_khr_fp64'
         raise UnsupportedError(message, where=f.name, hint=hint)
-    return made
+    return function
 
 
 def _uses_double(text: str, file: FileText) -> bool:
     """Whether the text, or a function that it calls, has values of type double."""
-    seen: set[str] = set()
-    left = [text]
-    while left:
-        words = set(re.findall(r"\w+", left.pop()))
+    names: set[str] = set()
+    queue = [text]
+    while queue:
+        words = set(re.findall(r"\w+", queue.pop()))
         if any(re.fullmatch(r"double(2|3|4|8|16)?", word) for word in words):
             return True
-        called = (words & file.helpers.keys()) - seen
-        seen |= called
-        left += [file.helpers[name] for name in called]
+        called = (words & file.helpers.keys()) - names
+        names |= called
+        queue += [file.helpers[name] for name in called]
     return False
 
 

@@ -42,9 +42,9 @@ def _shuffle(w: TextWriter, e: Shuffle) -> str:
     dtype = e.a.dtype
     if dtype.is_bool:
         dtype = DType(f"int{w.mask_bits(e.a)}", dtype.lanes)
-    taken = {k // dtype.lanes for k in e.lanes}
+    sources = {k // dtype.lanes for k in e.lanes}
     vectors = [
-        _operand(w, e, k) if k in taken else _left_out(w, x) for k, x in enumerate((e.a, e.b))
+        _operand(w, e, k) if k in sources else _left_out(w, x) for k, x in enumerate((e.a, e.b))
     ]
     return lanes_of(w, vectors, e.lanes, dtype)
 
@@ -80,12 +80,14 @@ def _held(w: TextWriter, text: str, t: str) -> str:
 
 def lanes_of(w: TextWriter, vectors: Sequence[str], lanes: Sequence[int], dtype: DType) -> str:
     """Lanes of two vectors of type `dtype`; those of the second count after those of the first."""
-    own = dtype.with_lanes(len(lanes))
-    one = [w.dialect.lane.format(x=vectors[k // dtype.lanes], i=k % dtype.lanes) for k in lanes]
-    if len(set(one)) == 1:
-        return splat(w, one[0], own)
-    one += [one[-1]] * (w.count(own) - len(one))
-    return Code(w.dialect.vector_of.format(type=w.type(own), items=", ".join(one)))
+    vector_type = dtype.with_lanes(len(lanes))
+    elements = [
+        w.dialect.lane.format(x=vectors[k // dtype.lanes], i=k % dtype.lanes) for k in lanes
+    ]
+    if len(set(elements)) == 1:
+        return splat(w, elements[0], vector_type)
+    elements += [elements[-1]] * (w.count(vector_type) - len(elements))
+    return Code(w.dialect.vector_of.format(type=w.type(vector_type), items=", ".join(elements)))
 
 
 def _vector_reduce(w: TextWriter, e: VectorReduce) -> str:
@@ -98,8 +100,8 @@ def _vector_reduce(w: TextWriter, e: VectorReduce) -> str:
     name = f"{e.op}_of_{type_name(dtype)}"
     if e.a.dtype.is_half:
         name = f"{e.op}_of_{dtype.row.short}x{dtype.lanes}"
-    made = call(w.helper(name, lambda: _reduction(w, name, op, dtype)), x)
-    return infix("!=", made, "0", 4) if e.a.dtype.is_bool else made
+    total = call(w.helper(name, lambda: _reduction(w, name, op, dtype)), x)
+    return infix("!=", total, "0", 4) if e.a.dtype.is_bool else total
 
 
 def _reduction(w: TextWriter, name: str, op: str, dtype: DType) -> str:
@@ -113,8 +115,8 @@ def _reduction(w: TextWriter, name: str, op: str, dtype: DType) -> str:
         t = w.type(half)
         lines += [f"const {t} low{lanes} = {low};", f"const {t} high{lanes} = {high};"]
         x = f"x{lanes}"
-        made = arithmetic.binary(w, op, f"low{lanes}", f"high{lanes}", half)
-        lines.append(f"const {t} {x} = {made};")
+        combination = arithmetic.binary(w, op, f"low{lanes}", f"high{lanes}", half)
+        lines.append(f"const {t} {x} = {combination};")
     a, b = (Code(w.dialect.lane.format(x=x, i=k)) for k in range(2))
     value = arithmetic.binary(w, op, a, b, dtype.element)
     return define(w, w.type(dtype.element), name, [(w.type(dtype), "x")], lines, value)

@@ -65,7 +65,7 @@ def _square_root(w: TextWriter, name: str, dtype: DType) -> str:
 WGSL = Dialect(
     scalars={name: row.wgsl for name, row in ELEMENT_TYPES.items() if row.wgsl},
     widest="{x}",
-    least="i32({x})",
+    lowest="i32({x})",
     infinity="bitcast<f32>(infinity_bits)",
     nan="bitcast<f32>(nan_bits)",
     vector_name="",
@@ -91,7 +91,7 @@ WGSL = Dialect(
     array="array<{type}, {size}>",
     prefetch="",
     square_root=_square_root,
-    dot=lambda w, name, which, lanes: None,
+    dot=lambda w, name, axis, lanes: None,
     note_failure="",
     parallel_for=False,
     stores_bools=True,
@@ -180,9 +180,9 @@ def emit_wgsl(
     return tuple(_function(f, target, comments.get(f.name, ())) for f in funcs)
 
 
-def _function(given: PrimFunc, target: Target, about: Sequence[str]) -> WgslFunction:
-    _require_printable(given)
-    short = short_indices(given)
+def _function(device_function: PrimFunc, target: Target, about: Sequence[str]) -> WgslFunction:
+    _require_printable(device_function)
+    short = short_indices(device_function)
     func = drop_starts(fold(scalarize(unroll_function(short))))
     launch = launch_of(func)
     folded = _is_folded(func)
@@ -205,15 +205,17 @@ def _function(given: PrimFunc, target: Target, about: Sequence[str]) -> WgslFunc
                 w.line("return;")
         w.statement(w.func.body)
         body = w.body()
-        names = dict(zip(given.scalars, (state.names[v] for v in func.scalars), strict=True))
+        names = dict(
+            zip(device_function.scalars, (state.names[v] for v in func.scalars), strict=True)
+        )
     text = _module(w, about, bindings, members, body)
     shared = sum(-(-(elements(b) or 1) * 4 // 16) * 16 for b in launch.shared)
-    grid = _grid(given, names)
-    made = WgslFunction(
+    grid = _grid(device_function, names)
+    function = WgslFunction(
         func.name, text, tuple(bindings), tuple(members), grid, launch.block, shared
     )
-    _require_limits(made, target)
-    return made
+    _require_limits(function, target)
+    return function
 
 
 def _module(
@@ -235,16 +237,16 @@ def _module(
     x, y, z = launch_of(w.func).block
     text = body + "".join(w.file.helpers.values())
     bits = {"infinity_bits": "0x7f800000u", "nan_bits": "0x7fc00000u"}
-    used = {n: v for n, v in bits.items() if re.search(rf"\b{n}\b", text)}
-    head += [f"var<private> {name}: u32 = {value};" for name, value in used.items()]
-    given = [
+    constants = {n: v for n, v in bits.items() if re.search(rf"\b{n}\b", text)}
+    head += [f"var<private> {name}: u32 = {value};" for name, value in constants.items()]
+    builtins = [
         f"@builtin({builtin}) {name}: vec3<u32>"
         for builtin, name in (("workgroup_id", "block_id"), ("local_invocation_id", "thread_id"))
         if re.search(rf"\b{name}\b", body)
     ]
     entry = [
         f"@compute @workgroup_size({x}, {y}, {z})",
-        wrap(f"fn {w.func.name}(", given, ")"),
+        wrap(f"fn {w.func.name}(", builtins, ")"),
         "{",
         *([body] if body else []),
         "}\n",
@@ -266,8 +268,8 @@ def _is_folded(f: PrimFunc) -> bool:
     """Whether blocks along x are dispatched along x and y, because there are, or may be, more of
     them than one dimension allows."""
     x, y, z = launch_of(f).grid
-    known = int_value(x)
-    return int_value(y) == int_value(z) == 1 and (known is None or known > MOST_BLOCKS)
+    count = int_value(x)
+    return int_value(y) == int_value(z) == 1 and (count is None or count > MOST_BLOCKS)
 
 
 def _grid(f: PrimFunc, names: Mapping[Var, str]) -> tuple[int | str, int | str, int | str]:
@@ -283,12 +285,12 @@ def _grid(f: PrimFunc, names: Mapping[Var, str]) -> tuple[int | str, int | str, 
 
 
 def _extent(e: Expr, names: Mapping[Var, str]) -> int | str:
-    known = int_value(e)
-    own = {v: Var(name, v.dtype) for v, name in names.items()}
-    if known is not None:
-        return known
+    number = int_value(e)
+    renames = {v: Var(name, v.dtype) for v, name in names.items()}
+    if number is not None:
+        return number
     # For hosts that read it, a smaller number is `min`, as in what `_grid` writes.
-    return print_expr(substitute(e, own)).replace("T.min(", "min(").replace("T.max(", "max(")
+    return print_expr(substitute(e, renames)).replace("T.min(", "min(").replace("T.max(", "max(")
 
 
 def _require_printable(f: PrimFunc) -> None:
@@ -307,22 +309,22 @@ def _require_printable(f: PrimFunc) -> None:
 def _require_limits(f: WgslFunction, target: Target) -> None:
     x, y, z = f.block
     rows: list[tuple[str, int, object, str]] = [
-        (what, count, target[option], option)
-        for what, count, option in (
+        (resource, count, target[option], option)
+        for resource, count, option in (
             ("threads in a block", x * y * z, "max_num_threads"),
             ("bytes of shared memory", f.shared_bytes, "max_shared_memory_per_block"),
             ("storage buffers", len(f.bindings), "max_storage_buffers"),
         )
     ]
-    for axis, count, most in zip("xyz", f.block, _MOST_ALONG, strict=True):
-        rows.append((f"threads along {axis}", count, most, ""))
+    for axis, count, upper in zip("xyz", f.block, _MOST_ALONG, strict=True):
+        rows.append((f"threads along {axis}", count, upper, ""))
     for axis, blocks in zip("xyz", f.grid, strict=True):
         if isinstance(blocks, int):
             rows.append((f"blocks along {axis}", blocks, MOST_BLOCKS, ""))
-    for what, count, limit, option in rows:
+    for resource, count, limit, option in rows:
         if isinstance(limit, int) and count > limit:
             owner = "the target has" if option else "WebGPU allows"
-            message = f"a device function needs {count} {what}, and {owner} {limit}"
+            message = f"a device function needs {count} {resource}, and {owner} {limit}"
             hint = (
                 f"the target's option {option}" if option else "smaller blocks, or more per thread"
             )

@@ -63,39 +63,39 @@ def _is_packed(w: WgslWriter, b: Buffer) -> bool:
 def _place(w: TextWriter, buf: Buffer, indices: tuple[Expr, ...]) -> tuple[Buffer, str]:
     """The parameter or array of an element, and its offset."""
     assert isinstance(w, WgslWriter)
-    at, _ = memory.offset(w, buf, indices)
+    offset_text, _ = memory.offset(w, buf, indices)
     root, start = w.root(buf)
     if start:
-        at = start if at == "0" else infix("+", start, at, SUM)
-    if _is_packed(w, root) and not (at.isidentifier() or at.isdigit()):
+        offset_text = start if offset_text == "0" else infix("+", start, offset_text, SUM)
+    if _is_packed(w, root) and not (offset_text.isidentifier() or offset_text.isdigit()):
         name = w.name("at")
-        w.declare("i32", name, at)
-        at = name
-    return root, at
+        w.declare("i32", name, offset_text)
+        offset_text = name
+    return root, offset_text
 
 
 def _load(w: TextWriter, e: Load) -> str:
     if e.buffer in w.state.registers:
         return memory.register(w, e.buffer, e.indices, e.dtype)
-    buf, at = _place(w, e.buffer, e.indices)
+    buf, offset_text = _place(w, e.buffer, e.indices)
     assert isinstance(w, WgslWriter)
     name = w.state.names[buf]
     if not _is_packed(w, buf):
-        return Code(f"{name}[{at}]")
-    word = f"{name}[{_word(at, e.dtype)}]"
+        return Code(f"{name}[{offset_text}]")
+    word = f"{name}[{_word(offset_text, e.dtype)}]"
     if buf in w.written:
         word = call("atomicLoad", f"&{word}")
-    number = call(_unpacked(w, stored(e.dtype)), word, at)
+    number = call(_unpacked(w, stored(e.dtype)), word, offset_text)
     return infix("!=", number, "0u", 4) if e.dtype.is_bool else number
 
 
-def _word(at: str, dtype: DType) -> str:
-    return f"{at} >> {(32 // dtype.bits).bit_length() - 1}"
+def _word(offset_text: str, dtype: DType) -> str:
+    return f"{offset_text} >> {(32 // dtype.bits).bit_length() - 1}"
 
 
-def _bit(at: str, dtype: DType) -> str:
+def _bit(offset_text: str, dtype: DType) -> str:
     """The bit of a word at which an element begins."""
-    return f"u32({at} & {32 // dtype.bits - 1}) * {dtype.bits}u"
+    return f"u32({offset_text} & {32 // dtype.bits - 1}) * {dtype.bits}u"
 
 
 def _unpacked(w: TextWriter, dtype: DType) -> str:
@@ -112,20 +112,20 @@ def _store(w: TextWriter, s: Store) -> None:
         memory.STATEMENTS[Store](w, s)
         return
     value = w.value(s.value)
-    buf, at = _place(w, s.buffer, s.indices)
+    buf, offset_text = _place(w, s.buffer, s.indices)
     assert isinstance(w, WgslWriter)
     name, dtype = w.state.names[buf], s.value.dtype
     if not _is_packed(w, buf):
-        w.line(f"{name}[{at}] = {value};")
+        w.line(f"{name}[{offset_text}] = {value};")
         return
     # The element may be part of the value: it is cleared afterwards.
-    held, shift, mask = w.fresh(), w.name("shift"), (1 << dtype.bits) - 1
-    w.declare("u32", shift, _bit(at, dtype))
+    variable, shift, mask = w.fresh(), w.name("shift"), (1 << dtype.bits) - 1
+    w.declare("u32", shift, _bit(offset_text, dtype))
     bits = infix("&", cast(w, value, UINT32), f"{mask}u", SUM) if dtype.row.kind == "int" else None
-    w.declare("u32", held, bits or cast(w, value, UINT32))
-    word = f"&{name}[{_word(at, dtype)}]"
+    w.declare("u32", variable, bits or cast(w, value, UINT32))
+    word = f"&{name}[{_word(offset_text, dtype)}]"
     w.line(f"atomicAnd({word}, ~({mask}u << {shift}));")
-    w.line(f"atomicOr({word}, {held} << {shift});")
+    w.line(f"atomicOr({word}, {variable} << {shift});")
 
 
 def _alloc(w: TextWriter, s: Alloc) -> None:
@@ -147,10 +147,10 @@ def _alloc(w: TextWriter, s: Alloc) -> None:
 
 def _match_buffer(w: TextWriter, s: MatchBuffer) -> None:
     assert isinstance(w, WgslWriter)
-    at, _ = memory.offset(w, s.source, s.indices)
+    offset_text, _ = memory.offset(w, s.source, s.indices)
     root, start = w.root(s.source)
     name = w.name("start")
-    w.declare("i32", name, infix("+", start, at, SUM) if start else at)
+    w.declare("i32", name, infix("+", start, offset_text, SUM) if start else offset_text)
     w.views[s.buffer] = root, name
     w.statement(s.body)
 

@@ -71,10 +71,10 @@ def exp(b: Builder, x: Expr) -> Expr:
     near = b.let(minimum(b.num(high), maximum(b.num(low), x)))
     t, p = reduced_exp(b, near, scale_rounder(b))
     # k may be one more than the greatest exponent: the result is doubled then.
-    most = b.let(minimum(scale_rounder(b, b.row.bias), t))
-    scale = b.let(select(x < b.num(low), b.num(0.0), scale_of(b, most)))
+    exponent = b.let(minimum(scale_rounder(b, b.row.bias), t))
+    scale = b.let(select(x < b.num(low), b.num(0.0), scale_of(b, exponent)))
     y = b.let(b.let(p + b.num(1.0)) * scale)
-    return b.fma(y, b.let(t - most), y)
+    return b.fma(y, b.let(t - exponent), y)
 
 
 def exp_plain(b: Builder, x: Expr) -> Expr:

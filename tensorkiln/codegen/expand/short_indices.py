@@ -72,13 +72,15 @@ class _Shortener:
             params.append(self._buffer(p) if isinstance(p, Buffer) else scalars[p])
         return replace(self.f, params=tuple(params), body=self.stmt(self.f.body))
 
-    def _fail(self, what: str) -> UnsupportedError:
-        message = f"{what}, and the device has no numbers of 64 bits"
+    def _fail(self, problem: str) -> UnsupportedError:
+        message = f"{problem}, and the device has no numbers of 64 bits"
         return UnsupportedError(message, where=self.f.name, hint=_HINT)
 
-    def _require(self, dtype: DType, what: str, refused: Sequence[DType] = (INT64, *_LONG)) -> None:
+    def _require(
+        self, dtype: DType, label: str, refused: Sequence[DType] = (INT64, *_LONG)
+    ) -> None:
         if dtype.element in refused:
-            raise self._fail(f"{what} is of type {dtype.name}")
+            raise self._fail(f"{label} is of type {dtype.name}")
 
     def _variable(self, v: Var) -> Var:
         """The variable that replaces one where it is bound."""
@@ -110,17 +112,21 @@ class _Shortener:
                     self.data.add(var)
                 return Let(self._variable(var), short, self.stmt(body))
             case Store(buffer, indices, value):
-                at = tuple(map(self.index, indices))
-                return replace(s, buffer=self._buffer(buffer), indices=at, value=self.value(value))
+                places = tuple(map(self.index, indices))
+                return replace(
+                    s, buffer=self._buffer(buffer), indices=places, value=self.value(value)
+                )
             case Alloc(buffer, body):
                 return Alloc(self._buffer(buffer), self.stmt(body))
             case MatchBuffer(buffer, source, indices):
-                at = tuple(map(self.index, indices))
-                own, source = self._buffer(buffer), self._buffer(source)
-                return replace(s, buffer=own, source=source, indices=at, body=self.stmt(s.body))
+                places = tuple(map(self.index, indices))
+                view, source = self._buffer(buffer), self._buffer(source)
+                return replace(
+                    s, buffer=view, source=source, indices=places, body=self.stmt(s.body)
+                )
             case Prefetch(buffer, indices):
-                at = tuple(map(self.index, indices))
-                return replace(s, buffer=self._buffer(buffer), indices=at)
+                places = tuple(map(self.index, indices))
+                return replace(s, buffer=self._buffer(buffer), indices=places)
         return map_stmt(s, self.value, self.stmt)
 
     # ---- expressions -------------------------------------------------------------------------
@@ -150,7 +156,7 @@ class _Shortener:
             self.memo[key] = e, rewrite(e)
         return self.memo[key][1]
 
-    def _short(self, e: Expr, rest: Rewrite) -> Expr:
+    def _short(self, e: Expr, rewrite: Rewrite) -> Expr:
         match e:
             case IntImm(value, dtype) if dtype.element == INT64:
                 if not -(1 << 31) <= value < 1 << 31:
@@ -159,14 +165,14 @@ class _Shortener:
             case Var():
                 return self.vars.get(e, e)
             case Cast(a, dtype) if dtype.element == INT64:
-                return cast(rest(a), INT32)
+                return cast(rewrite(a), INT32)
             case Load(buffer, indices):
                 return Load(self._buffer(buffer), tuple(map(self.index, indices)))
             case AddressOf(buffer, indices):
                 return replace(
                     e, buffer=self._buffer(buffer), indices=tuple(map(self.index, indices))
                 )
-        return map_children(e, rest)
+        return map_children(e, rewrite)
 
     def _check(self, e: Expr) -> None:
         """Refuse an operation on 64 bits whose result in 32 bits could differ."""
@@ -177,9 +183,9 @@ class _Shortener:
         grows = isinstance(e, Intrin) or (isinstance(e, Binary | Unary) and e.op in _GROWS)
         if grows and any(_of_data(x, self.data) for x in children(e)):
             raise self._fail(f"{_shown(e)} is computed of numbers that are no indices, in int64")
-        cut = isinstance(e, Cast) and (e.a.dtype.is_float or e.a.dtype.element == UINT32)
+        truncates = isinstance(e, Cast) and (e.a.dtype.is_float or e.a.dtype.element == UINT32)
         large = isinstance(e, Cast) and (int_value(e.a) or 0) >= 1 << 31
-        if (cut and _of_data(e, self.data)) or large:
+        if (truncates and _of_data(e, self.data)) or large:
             raise self._fail(f"{_shown(e)} converts to int64")
 
 

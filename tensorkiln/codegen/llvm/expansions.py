@@ -67,22 +67,22 @@ class Expander:
         """
         t = llvm_type(dtype)
         magic = self.num(2.0**dtype.row.mantissa, dtype)
-        one, zero = self.num(1.0, dtype), self.num(0.0, dtype)
+        unit, zero = self.num(1.0, dtype), self.num(0.0, dtype)
         size = self.call("fabs", dtype, [x])
         small = self.line(f"fcmp olt {t} {size}, {magic}")
         near = self.line(f"fsub {t} {self.line(f'fadd {t} {size}, {magic}')}, {magic}")
         if op == "trunc":
-            near = self._step(f"fcmp ogt {t} {near}, {size}", "fsub", near, one, zero, dtype)
+            near = self._step(f"fcmp ogt {t} {near}, {size}", "fsub", near, unit, zero, dtype)
         near = self.call("copysign", dtype, [near, x])
         if op == "floor":
-            near = self._step(f"fcmp ogt {t} {near}, {x}", "fsub", near, one, zero, dtype)
+            near = self._step(f"fcmp ogt {t} {near}, {x}", "fsub", near, unit, zero, dtype)
         if op == "ceil":
-            near = self._step(f"fcmp olt {t} {near}, {x}", "fadd", near, one, zero, dtype)
+            near = self._step(f"fcmp olt {t} {near}, {x}", "fadd", near, unit, zero, dtype)
             near = self.call("copysign", dtype, [near, x])
         return self.select(small, near, x, dtype)
 
-    def _step(self, test: str, op: str, x: str, one: str, zero: str, dtype: DType) -> str:
-        by = self.select(self.line(test), one, zero, dtype)
+    def _step(self, test: str, op: str, x: str, unit: str, zero: str, dtype: DType) -> str:
+        by = self.select(self.line(test), unit, zero, dtype)
         return self.line(f"{op} {llvm_type(dtype)} {x}, {by}")
 
     # -- float64 to narrower floats ----------------------------------------------------------------
@@ -116,8 +116,8 @@ class Expander:
         nan = self.line(f"fcmp uno {llvm_type(self.f32)} {x}, {x}")
         odd = self.int_op("and", self.int_op("lshr", bits, 16), 1)
         near = self.line(f"add {t} {self.int_op('add', bits, 0x7FFF)}, {odd}")
-        kept = self.select(nan, self.int_op("or", bits, 0x400000), near, self.i32)
-        return self.cast("trunc", self.int_op("lshr", kept, 16), self.i32, self.i16)
+        rounded_bits = self.select(nan, self.int_op("or", bits, 0x400000), near, self.i32)
+        return self.cast("trunc", self.int_op("lshr", rounded_bits, 16), self.i32, self.i16)
 
     # -- float16 without F16C ----------------------------------------------------------------------
 

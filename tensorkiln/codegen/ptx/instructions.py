@@ -46,11 +46,11 @@ def require_instructions(f: PrimFunc, archs: Sequence[str]) -> None:
     for e in instructions_in(f):
         texts = DEVICE_INSTRUCTIONS[e.name].text.get(_CODEGEN, ())
         if not texts:
-            known = [name for name, row in DEVICE_INSTRUCTIONS.items() if _CODEGEN in row.text]
+            names = [name for name, row in DEVICE_INSTRUCTIONS.items() if _CODEGEN in row.text]
             message = f"{e.name} is an instruction that GPUs of NVIDIA do not have"
-            hint = f"the target's code generator has {', '.join(known)}"
+            hint = f"the target's code generator has {', '.join(names)}"
             raise UnsupportedError(message, where=f.name, hint=hint)
-        least, only = texts[0].capability_for(e.args[0].dtype), texts[0].archs
+        capability, only = texts[0].capability_for(e.args[0].dtype), texts[0].archs
         for arch in archs:
             if only and arch not in only:
                 raise UnsupportedError(
@@ -58,12 +58,12 @@ def require_instructions(f: PrimFunc, archs: Sequence[str]) -> None:
                     where=f.name,
                     hint=f"{' or '.join(only)} for arch, and no others in also",
                 )
-            if capability_of(arch) < least:
+            if capability_of(arch) < capability:
                 raise UnsupportedError(
                     f"{arch} does not have {e.name}, which needs compute capability "
-                    f"{least // 10}.{least % 10}",
+                    f"{capability // 10}.{capability % 10}",
                     where=f.name,
-                    hint=f"sm_{least} or newer, for arch and each of also",
+                    hint=f"sm_{capability} or newer, for arch and each of also",
                 )
     _require_whole_warps(f)
 
@@ -102,12 +102,12 @@ def _intrin(w: KernelWriter, e: Intrin) -> str:
 
 
 def _mma(w: KernelWriter, e: Intrin, name: str) -> str:
-    left, right, sums = (a.dtype for a in e.args)
-    if left.element == FLOAT16:
+    lhs, rhs, sums = (a.dtype for a in e.args)
+    if lhs.element == FLOAT16:
         types = "f32.f32"  # of the sums
     else:
-        types = ".".join(dict.fromkeys(map(_factor, (left, right))))
-    register = _HALVES if left.element == FLOAT16 else "i32"
+        types = ".".join(dict.fromkeys(map(_factor, (lhs, rhs))))
+    register = _HALVES if lhs.element == FLOAT16 else "i32"
     args = [f"{register} {x}" for a in e.args[:2] for x in _registers(w, w.value(a), a.dtype)]
     t, vector = llvm_type(sums.element), w.value(e.args[2])
     for k in range(sums.lanes):
@@ -127,9 +127,9 @@ def _load_matrix(w: KernelWriter, e: Intrin, name: str) -> str:
     pointer, _ = address(w, row.buffer, row.indices)
     place = w.line(f"addrspacecast ptr {pointer} to ptr addrspace(3)")
     count = e.dtype.lanes * e.dtype.bytes // 4
-    found = _called(w, name, [f"ptr addrspace(3) {place}"], "i32", DType("int32", count))
-    own = llvm_type(DType("int32", count))
-    return w.line(f"bitcast {own} {found} to {llvm_type(e.dtype)}")
+    registers = _called(w, name, [f"ptr addrspace(3) {place}"], "i32", DType("int32", count))
+    word_type = llvm_type(DType("int32", count))
+    return w.line(f"bitcast {word_type} {registers} to {llvm_type(e.dtype)}")
 
 
 def _reduced(w: KernelWriter, e: Intrin, name: str) -> str:
@@ -141,9 +141,9 @@ def _reduced(w: KernelWriter, e: Intrin, name: str) -> str:
     name = name.format(types="f32" if a.dtype.is_float else "i32")
     apart = 1
     while apart < (int_value(size) or 1):
-        given = ["i32 -1", f"{t} {value}", f"i32 {apart}", f"i32 {WARP_THREADS - 1}"]
-        other = _called(w, name, given, t, a.dtype)
-        value = binary(w, op, value, other, a.dtype, IntImm(0))
+        args = ["i32 -1", f"{t} {value}", f"i32 {apart}", f"i32 {WARP_THREADS - 1}"]
+        partner = _called(w, name, args, t, a.dtype)
+        value = binary(w, op, value, partner, a.dtype, IntImm(0))
         apart *= 2
     return value
 
@@ -152,11 +152,11 @@ def _by_lane(w: KernelWriter, e: Intrin, name: str) -> str:
     """An instruction on scalars, applied to each lane. The result has as many bits as the
     operand."""
     (a,) = e.args
-    t, given = llvm_type(a.dtype), w.value(a)
+    t, vector = llvm_type(a.dtype), w.value(a)
     element = llvm_type(a.dtype.element)
-    made = given
+    output = vector
     for k in range(a.dtype.lanes):
-        x = given if a.dtype.lanes == 1 else w.line(f"extractelement {t} {given}, i32 {k}")
+        x = vector if a.dtype.lanes == 1 else w.line(f"extractelement {t} {vector}, i32 {k}")
         if e.name in _AS_BITS:
             bits = _called(w, name, [f"{element} {x}"], "i32", DType("int32"))
             made_one = w.line(f"bitcast i32 {bits} to {element}")
@@ -164,18 +164,18 @@ def _by_lane(w: KernelWriter, e: Intrin, name: str) -> str:
             made_one = _called(w, name, [f"{element} {x}"], element, a.dtype.element)
         if a.dtype.lanes == 1:
             return made_one
-        made = w.line(f"insertelement {t} {made}, {element} {made_one}, i32 {k}")
-    return made
+        output = w.line(f"insertelement {t} {output}, {element} {made_one}, i32 {k}")
+    return output
 
 
 def _registers(w: KernelWriter, value: str, dtype: DType) -> list[str]:
     """A vector as registers of 32 bits: two float16 each, or whole numbers."""
     count = dtype.lanes * dtype.bytes // 4
     wide = w.line(f"bitcast {llvm_type(dtype)} {value} to <{count} x i32>")
-    found = [w.line(f"extractelement <{count} x i32> {wide}, i32 {k}") for k in range(count)]
+    words = [w.line(f"extractelement <{count} x i32> {wide}, i32 {k}") for k in range(count)]
     if dtype.element == FLOAT16:
-        found = [w.line(f"bitcast i32 {x} to {_HALVES}") for x in found]
-    return found
+        words = [w.line(f"bitcast i32 {x} to {_HALVES}") for x in words]
+    return words
 
 
 def _called(w: KernelWriter, name: str, args: Sequence[str], t: str, dtype: DType) -> str:
@@ -183,14 +183,14 @@ def _called(w: KernelWriter, name: str, args: Sequence[str], t: str, dtype: DTyp
     result = t if dtype.lanes == 1 else "{" + ", ".join([t] * dtype.lanes) + "}"
     types = ", ".join(a.rpartition(" ")[0] for a in args)
     w.declares.add(f"declare {result} @{name}({types})")
-    found = w.line(f"call {result} @{name}({', '.join(args)})")
+    struct = w.line(f"call {result} @{name}({', '.join(args)})")
     if dtype.lanes == 1:
-        return found
-    vector, made = llvm_type(dtype), "poison"
+        return struct
+    vector, output = llvm_type(dtype), "poison"
     for k in range(dtype.lanes):
-        x = w.line(f"extractvalue {result} {found}, {k}")
-        made = w.line(f"insertelement {vector} {made}, {t} {x}, i32 {k}")
-    return made
+        x = w.line(f"extractvalue {result} {struct}, {k}")
+        output = w.line(f"insertelement {vector} {output}, {t} {x}, i32 {k}")
+    return output
 
 
 EXPRESSIONS: Expressions = {Intrin: _intrin}

@@ -46,31 +46,31 @@ def is_of_warpgroup(e: Intrin) -> bool:
 
 def write_product(w: KernelWriter, e: Intrin, name: str) -> str:
     """Write a product, and return its sums. `name` is the instruction in PTX."""
-    left, right, sums = e.args
+    lhs, rhs, sums = e.args
     transposed = e.name.partition("_transposed_")[2]
     flips = "a" in transposed, "b" in transposed
-    starts = [_descriptor(w, m, flip) for m, flip in zip((left, right), flips, strict=True)]
+    starts = [_descriptor(w, m, flip) for m, flip in zip((lhs, rhs), flips, strict=True)]
     t, vector, count = llvm_type(sums.dtype), w.value(sums), sums.dtype.lanes
     # Inline assembly takes and returns scalars: the vector of sums is taken apart, and put together
     # again.
-    given = [w.line(f"extractelement {t} {vector}, i32 {k}") for k in range(count)]
+    elements = [w.line(f"extractelement {t} {vector}, i32 {k}") for k in range(count)]
     steps = [
-        [w.line(f"add i64 {at}, {k * size // _UNIT}") for k in range(WARPGROUP_TERMS // _TERMS)]
-        for at, flip in zip(starts, flips, strict=True)
+        [w.line(f"add i64 {start}, {k * size // _UNIT}") for k in range(WARPGROUP_TERMS // _TERMS)]
+        for start, flip in zip(starts, flips, strict=True)
         for size in (_STEP_TRANSPOSED if flip else _STEP,)
     ]
-    text = _assembly(name, left.dtype.row.ptx, count, len(steps[0]), flips)
+    text = _assembly(name, lhs.dtype.row.ptx, count, len(steps[0]), flips)
     places = [x for pair in zip(*steps, strict=True) for x in pair]
     outputs, inputs = ",".join(["=f"] * count), ",".join(map(str, range(count)))
     bounds = f"{outputs},{','.join(['l'] * len(places))},{inputs},~{{memory}}"
-    args = ", ".join([*(f"i64 {x}" for x in places), *(f"float {x}" for x in given)])
+    args = ", ".join([*(f"i64 {x}" for x in places), *(f"float {x}" for x in elements)])
     result = "{" + ", ".join(["float"] * count) + "}"
-    found = w.line(f'call {result} asm sideeffect "{text}", "{bounds}"({args})')
-    made = "poison"
+    struct = w.line(f'call {result} asm sideeffect "{text}", "{bounds}"({args})')
+    output = "poison"
     for k in range(count):
-        x = w.line(f"extractvalue {result} {found}, {k}")
-        made = w.line(f"insertelement {t} {made}, float {x}, i32 {k}")
-    return made
+        x = w.line(f"extractvalue {result} {struct}, {k}")
+        output = w.line(f"insertelement {t} {output}, float {x}, i32 {k}")
+    return output
 
 
 def write_fence(w: KernelWriter) -> None:
@@ -80,11 +80,11 @@ def write_fence(w: KernelWriter) -> None:
 
 def _assembly(name: str, dtype: str, count: int, steps: int, flips: tuple[bool, bool]) -> str:
     registers = ", ".join(f"${k}" for k in range(count))
-    how = ", ".join(["1", "1", "1", *(str(int(flip)) for flip in flips)])
+    immediates = ", ".join(["1", "1", "1", *(str(int(flip)) for flip in flips)])
     lines = ["wgmma.fence.sync.aligned;"]
     for k in range(steps):
-        left, right = f"${count + 2 * k}", f"${count + 2 * k + 1}"
-        lines.append(f"{name}.f32.{dtype}.{dtype} {{{registers}}}, {left}, {right}, {how};")
+        lhs, rhs = f"${count + 2 * k}", f"${count + 2 * k + 1}"
+        lines.append(f"{name}.f32.{dtype}.{dtype} {{{registers}}}, {lhs}, {rhs}, {immediates};")
     lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;"]
     return "\\0A".join(lines)
 
@@ -94,9 +94,11 @@ def _first(w: KernelWriter, m: Load) -> tuple[Expr, ...]:
     follow each other in memory without gaps, as the instruction reads them."""
     lane = Var("lane")
     bounds = {lane: (0, m.dtype.lanes - 1)}
-    first, other = ([lane_of(i, at) for i in m.indices] for at in (IntImm(0), lane))
+    first, second = (
+        [lane_of(i, lane_index) for i in m.indices] for lane_index in (IntImm(0), lane)
+    )
     distance: Expr = IntImm(0)
-    for x, y, stride in zip(first, other, m.buffer.strides, strict=True):
+    for x, y, stride in zip(first, second, m.buffer.strides, strict=True):
         if x is None or y is None:
             distance = IntImm(0)
             break
@@ -127,5 +129,7 @@ def _descriptor(w: KernelWriter, m: object, transposed: bool) -> str:
     start = w.line(f"ptrtoint ptr addrspace(3) {shared} to i32")
     # A descriptor has bits 4 to 17 of an address.
     units = w.line(f"lshr i32 {w.line(f'and i32 {start}, {(1 << 18) - 1}')}, 4")
-    rest = _SWIZZLED | _EIGHT_ROWS // _UNIT << 32 | (_BLOCK // _UNIT if transposed else 1) << 16
-    return w.line(f"or i64 {w.line(f'zext i32 {units} to i64')}, {rest}")
+    layout_bits = (
+        _SWIZZLED | _EIGHT_ROWS // _UNIT << 32 | (_BLOCK // _UNIT if transposed else 1) << 16
+    )
+    return w.line(f"or i64 {w.line(f'zext i32 {units} to i64')}, {layout_bits}")
