@@ -73,7 +73,7 @@ def _width(n: PictureNode) -> float:
 
 
 class _Drawing:
-    """The nodes and edges of a module so far; `made` maps a variable to the number of its node."""
+    """The nodes and edges of a module so far. `number_of` has the number of a variable's node."""
 
     def __init__(self, kernels: Mapping[str, str]):
         self.kernels = kernels

@@ -63,7 +63,7 @@ from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.target import Target
 from tensorkiln.target.capability import least_capability
 
-_BLOCK = 16  # rows of a product; columns of two
+_BLOCK = 16  # rows of one instruction's product, and columns of two
 _REGISTER = "register"  # the role of loops over what a thread has in registers
 _STORE = "store"  # the role of nests that store to the output
 
@@ -94,6 +94,7 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     for b, rows in ((made.left.buffer, before), (made.right.buffer, before), (made.out, 0)):
         s.storage_align(b.name, rows, static(b.shape[1], "a row"), PAD // b.dtype.bytes)
     bind_threads(s)
+    # Registers have no addresses: only constant indices, of unrolled loops, keep arrays in them.
     for name in s.loops(role=_REGISTER):
         s.unroll(name)
     for name in ("sums", "a", "b"):
@@ -139,6 +140,8 @@ class _Tiles:
         rows, columns = tile.of_warp
         self.blocks = rows // _BLOCK, columns // _BLOCK
         total = p.dtype if p.dtype == INT32 else FLOAT32
+        # The first dimension is that of threads: `set_scope` makes each row the registers of one
+        # thread.
         shape = (tile.threads, self.blocks[0], 2 * self.blocks[1], SUMS.count)
         self.sums = buffer("sums", shape, total, "local")
         self.out = buffer("totals", (tile.down * _BLOCK, tile.columns), self.of.rounded, "shared")
@@ -163,6 +166,7 @@ class _Tiles:
             self._each_sum(self._start),
             loop("k", self.of.rounds, step, ROUND, keep=True),
             loop(
+                # 16 rows of each warp at a time, so that `totals` takes little shared memory.
                 "r",
                 self.blocks[0],
                 lambda r: self._finish(r, z, first_row, first_column),
@@ -197,6 +201,8 @@ class _Tiles:
                 x = Load(a, (r, lane_ramp(left_fragment(a.dtype).count)))
                 both = Load(b, (c, lane_ramp(pair)))
                 found = []
+                # `b` has the fragments of 16 columns, from one load; an instruction multiplies 8 of
+                # them.
                 for half in range(2):
                     lanes = tuple(range(half * pair // 2, (half + 1) * pair // 2))
                     at = self._sums_at(t, r, simplify(c * 2 + half))

@@ -88,6 +88,7 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     # Padding puts the rows that a warp writes at once into different banks.
     s.storage_align(made.out.name, 0, OUT_COLUMNS, PAD)
     bind_threads(s)
+    # Registers have no addresses: only constant indices, of unrolled loops, keep arrays in them.
     for name in s.loops(role=_REGISTER):
         s.unroll(name)
     for name in ("sums", "parts"):
@@ -174,6 +175,8 @@ class _Tiles:
         """Divide the vector of a thread's sums into vectors of eight columns each."""
         found, sums = [], self._sums_of(t)
         for k in range(0, self.fragment.count, SUMS.count):
+            # wgmma needs all sums of a thread as one vector; the steps that store them take a few
+            # each.
             c, b = divmod(k // SUMS.count, self.eights)
             part = Shuffle(sums, sums, tuple(range(k, k + SUMS.count)))
             found.append(Store(self.parts, self._part(t, IntImm(c), IntImm(b)), part))

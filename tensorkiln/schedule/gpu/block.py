@@ -72,6 +72,7 @@ class BlockSum:
 
         steps = [each_thread("thread", threads, own)]
         count = threads
+        # Threads wait for each other between levels, so levels are few and wide.
         while count > 1:
             fan = min(_FAN, count)
             count //= fan
@@ -92,6 +93,7 @@ class BlockSum:
 
         def own(t: Expr) -> Stmt:
             def add(i: Expr) -> Stmt:
+                # Neighbouring threads read neighbouring sums, which are in different banks.
                 term = Load(partial, (simplify(i * count + t),))
                 return Store(acc, _AT, binary(REDUCE_BINARY[self.op], Load(acc, _AT), term))
 

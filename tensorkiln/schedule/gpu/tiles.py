@@ -124,6 +124,7 @@ class TiledProduct:
             (self.terms, self.depth, first_term, k, lanes[1]),
         ):
             if int_value(simplify(whole % size)) != 0:
+                # The first lane of a vector decides for all.
                 index = index // count * count if count > 1 else index
                 inside.append(simplify(base + index) < whole)
         element = store(simplify_value(substitute(side.value, values), {}))
@@ -167,6 +168,8 @@ class TiledProduct:
         """The type of sums in shared memory: the type to which the group rounds them first, else
         that of the product."""
         p = self.p
+        # If the group rounds its sum first of all, rounding it already in shared memory gives the
+        # same result, and halves the bytes of 16-bit types.
         types = {x.dtype for x in walk(p.value) if isinstance(x, Cast) and x.a == p.total}
         for t in types:
             rest = replaced(p.value, Cast(p.total, t), const(0, t))
@@ -195,6 +198,7 @@ def adjacent(values: Sequence[Expr], axes: Axes, extent: Expr) -> float:
     last = axes[-1:]
     if not last or any(lane_stride(x, last[0][0]) not in (0, 1) for v in values for x in loads(v)):
         return 0
+    # Only to compare factors: the longer the last axis, the fewer its ends, where addresses jump.
     n = int_value(last[0][1])
     return 0.5 if n is None else 1 - 0.5 / n
 
