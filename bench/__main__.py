@@ -66,8 +66,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     from tests.zoo.registry import EXPORTS
 
     measured = QUANTISED if options.precision == "int8" else MODELS
-    asked = options.models or ",".join(measured)
-    options.models = _names(parser, "model", asked, list(EXPORTS))
+    model_names = options.models or ",".join(measured)
+    options.models = _names(parser, "model", model_names, list(EXPORTS))
     options.peers = [] if options.peers == "none" else _names(parser, "peer", options.peers, PEERS)
     options.threads = [int(text) for text in options.threads.split(",")]
     available = len(os.sched_getaffinity(0))
@@ -87,20 +87,20 @@ def float64_results(name: str, path: str) -> Path:
     from tests.models.float64 import run_float64
     from tests.zoo.registry import EXPORTS, NETWORKS, inputs
 
-    kept = Path(path).with_suffix(".float64.npz")
-    if not kept.exists():
-        found = run_float64(onnx.load(path), inputs(NETWORKS[EXPORTS[name].network], seed=0))
-        partial = kept.with_suffix(f".{os.getpid()}.npz")
-        np.savez(partial, *found)
-        partial.replace(kept)
-    return kept
+    archive = Path(path).with_suffix(".float64.npz")
+    if not archive.exists():
+        arrays = run_float64(onnx.load(path), inputs(NETWORKS[EXPORTS[name].network], seed=0))
+        partial = archive.with_suffix(f".{os.getpid()}.npz")
+        np.savez(partial, *arrays)
+        partial.replace(archive)
+    return archive
 
 
-def _names(parser: argparse.ArgumentParser, kind: str, text: str, known: Any) -> list[str]:
+def _names(parser: argparse.ArgumentParser, kind: str, text: str, choices: Any) -> list[str]:
     names = [name for name in text.split(",") if name]
     for name in names:
-        if name not in known:
-            parser.error(f"unknown {kind} {name!r}; known: {', '.join(known)}")
+        if name not in choices:
+            parser.error(f"unknown {kind} {name!r}; known: {', '.join(choices)}")
     return names
 
 
@@ -165,16 +165,16 @@ def attempt(
 
 def _watch(process: subprocess.Popen[bytes], path: Path, limit: float) -> bool:
     """Waits for the end, or until one contender's work took longer than `limit`: True."""
-    seen, since = ("", ""), time.monotonic()
+    former, since = ("", ""), time.monotonic()
     while True:
         try:
             process.wait(timeout=min(1.0, limit / 4))
             return False
         except subprocess.TimeoutExpired:
             now = _progress(path)
-            if now != seen:
-                seen, since = now, time.monotonic()
-            if seen[0] and time.monotonic() - since > limit:
+            if now != former:
+                former, since = now, time.monotonic()
+            if former[0] and time.monotonic() - since > limit:
                 return True
 
 
@@ -182,8 +182,8 @@ def _progress(path: Path) -> tuple[str, str]:
     """Whose turn it is, at what; empty before the first one's."""
     if not path.exists():
         return "", ""
-    found = json.loads(path.read_text(encoding="utf-8"))
-    return found["name"], found["work"]
+    turn = json.loads(path.read_text(encoding="utf-8"))
+    return turn["name"], turn["work"]
 
 
 def _within(
@@ -192,10 +192,12 @@ def _within(
     """Who is left out since the budget is used up, and the seconds that each may take."""
     if not options.budget:
         return {}, options.limit
-    left = options.budget * 60 - (time.monotonic() - start)
+    remaining = options.budget * 60 - (time.monotonic() - start)
     reason = f"not measured: the budget of {options.budget:g} min was used up"
-    slow = [name for name in contenders if EVERYONE[name].slow] if left <= 0 else []
-    return dict.fromkeys(slow, reason), options.limit if left <= 0 else min(options.limit, left)
+    slow = [name for name in contenders if EVERYONE[name].slow] if remaining <= 0 else []
+    return dict.fromkeys(slow, reason), options.limit if remaining <= 0 else min(
+        options.limit, remaining
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -211,11 +213,11 @@ def main(arguments: list[str] | None = None) -> None:
         path = str(model_path(name))
         lower = options.precision != "float32"
         exact = str(float64_results(name, path)) if lower else ""
-        given = str(quantised_path(name)) if options.precision == "int8" else path
+        model_file = str(quantised_path(name)) if options.precision == "int8" else path
         for threads in options.threads:
             spec = {
                 "network": EXPORTS[name].network,
-                "path": given,
+                "path": model_file,
                 "threads": threads,
                 "contenders": contenders,
                 "reps": options.reps,
@@ -226,8 +228,8 @@ def main(arguments: list[str] | None = None) -> None:
                 "exact": exact,
             }
             left_out, limit = _within(options, contenders, start)
-            found = measure(spec, limit, left_out)
-            results.append(add("latency", name, threads, found, precision=options.precision))
+            rows = measure(spec, limit, left_out)
+            results.append(add("latency", name, threads, rows, precision=options.precision))
             print("\n".join(result_lines(results[-1])), flush=True)
     print(f"\n{machine()}\n")
     print("\n".join(summary_lines(results)))

@@ -77,14 +77,14 @@ def command(module: str, measured: Callable[[Options], int]) -> None:
             parser.error(f"--threads {threads}: this process may use {len(available)} CPUs")
         arguments = [sys.executable, "-m", module, *sys.argv[1:], "--child", str(threads)]
         cpus = set(available[-threads:])
-        done = subprocess.run(
+        process = subprocess.run(
             arguments,
             cwd=ROOT,
             env={**os.environ, **dict.fromkeys(VARIABLES, str(threads))},
             preexec_fn=lambda c=cpus: os.sched_setaffinity(0, c),
             check=False,
         )
-        status = status or done.returncode
+        status = status or process.returncode
     sys.exit(status)
 
 
@@ -92,7 +92,7 @@ def _measured(models: Iterable[Model], contenders: Contenders, options: Options)
     """Print a line per model, and geometric means; return 1 if a model failed."""
     threads, ratios, failed = options.child, {}, 0
     first, *optional, last = contenders
-    here = [first, *(c for c in optional if not c.missing()), last]
+    present = [first, *(c for c in optional if not c.missing()), last]
     labels = ", ".join(f"{c.label} {c.missing() or c.version()}" for c in contenders)
     print(f"\n{threads} thread(s), {labels}", flush=True)
     print("ms, min and median; ratio to the best of the others, of medians and of mins", flush=True)
@@ -101,7 +101,7 @@ def _measured(models: Iterable[Model], contenders: Contenders, options: Options)
             path = Path(folder) / "model.onnx"
             path.write_bytes(model.data)
             case = Case(model.name, path, model.inputs, Path(folder))
-            prepared = {} if model.broken else prepare(here, case, threads)
+            prepared = {} if model.broken else prepare(present, case, threads)
             wrong = model.broken or checked(prepared, model.differ)
             if not wrong:
                 with alone(options.lock):
@@ -112,19 +112,19 @@ def _measured(models: Iterable[Model], contenders: Contenders, options: Options)
             failed += 1
             print(f"{name} {wrong}", flush=True)
             continue
-        ours, *others = rows
+        our_row, *peer_rows = rows
         ratio = (
-            ours.median_ms / min(row.median_ms for row in others),
-            ours.min_ms / min(row.min_ms for row in others),
+            our_row.median_ms / min(row.median_ms for row in peer_rows),
+            our_row.min_ms / min(row.min_ms for row in peer_rows),
         )
         ratios.setdefault(model.group, []).append(ratio)
         record(options, model.name, rows)
-        found = " ".join(times(row) for row in rows)
-        print(f"{name} {found}   {ratio[0]:5.2f} {ratio[1]:5.2f}", flush=True)
-    for group, found in {**ratios, "all": [r for v in ratios.values() for r in v]}.items():
-        if found:
-            means = np.exp(np.log(found).mean(axis=0))
-            worst = max(found)[0]
+        times_text = " ".join(times(row) for row in rows)
+        print(f"{name} {times_text}   {ratio[0]:5.2f} {ratio[1]:5.2f}", flush=True)
+    for group, times_text in {**ratios, "all": [r for v in ratios.values() for r in v]}.items():
+        if times_text:
+            means = np.exp(np.log(times_text).mean(axis=0))
+            worst = max(times_text)[0]
             print(f"{group:18} geometric mean {means[0]:.2f} {means[1]:.2f}, worst {worst:.2f}")
     print(json.dumps({"threads": threads, "failed": failed}), flush=True)
     return 1 if failed else 0
@@ -133,23 +133,30 @@ def _measured(models: Iterable[Model], contenders: Contenders, options: Options)
 def record(options: Options, name: str, rows: Sequence[Row]) -> None:
     """Keep the times of one row of a table, if that was asked for."""
     if options.record:
-        kept = [{k: getattr(row, k) for k in ("label", "min_ms", "median_ms")} for row in rows]
-        what = f"{options.table}: {name}"
-        add("beside", what, options.child, {"table": options.table, "row": name, "rows": kept})
+        row_records = [
+            {k: getattr(row, k) for k in ("label", "min_ms", "median_ms")} for row in rows
+        ]
+        title = f"{options.table}: {name}"
+        add(
+            "beside",
+            title,
+            options.child,
+            {"table": options.table, "row": name, "rows": row_records},
+        )
 
 
 def lines(records: Sequence[Record]) -> list[str]:
     """Markdown of kept rows of one table; in brackets the first contender's time by another's."""
     labels = list(dict.fromkeys(row["label"] for r in records for row in r["rows"]))
-    made = [f"| network | threads | {' | '.join(labels)} |", "|---|--:|" + "--:|" * len(labels)]
+    table = [f"| network | threads | {' | '.join(labels)} |", "|---|--:|" + "--:|" * len(labels)]
     for r in records:
-        ours, *others = r["rows"]
+        our_row, *peer_rows = r["rows"]
         cells = {row["label"]: f"{row['min_ms']:.3f}" for row in r["rows"]}
-        for row in others:
-            cells[row["label"]] += f" ({ours['min_ms'] / row['min_ms']:.2f})"
-        found = " | ".join(cells.get(label, "-") for label in labels)
-        made.append(f"| {r['row']} | {r['threads']} | {found} |")
-    return [*made, ""]
+        for row in peer_rows:
+            cells[row["label"]] += f" ({our_row['min_ms'] / row['min_ms']:.2f})"
+        cell_text = " | ".join(cells.get(label, "-") for label in labels)
+        table.append(f"| {r['row']} | {r['threads']} | {cell_text} |")
+    return [*table, ""]
 
 
 def times(row: Row) -> str:
@@ -166,12 +173,12 @@ def checked(prepared: Prepared, differ: Callable[[Sequence[Array], Sequence[Arra
         start = time.perf_counter()
         outputs.append([np.array(a) for a in run()])
         row.first_ms = (time.perf_counter() - start) * 1e3
-    *ours, theirs = outputs
-    for found in ours:
-        for a, b in zip(found, theirs, strict=True):
+    *own_outputs, reference = outputs
+    for arrays in own_outputs:
+        for a, b in zip(arrays, reference, strict=True):
             if (a.shape, a.dtype) != (b.shape, b.dtype):
                 return f"wrong result: {a.dtype}{list(a.shape)}, expected {b.dtype}{list(b.shape)}"
-        wrong = differ(found, theirs)
+        wrong = differ(arrays, reference)
         if wrong:
             return f"wrong result: {wrong}"
     return ""

@@ -66,8 +66,8 @@ def load(path: Path = RECORD) -> dict[str, Any]:
     """The record; an empty one when there is no file."""
     if not path.exists():
         return {"target": TARGET, "models": {}, "notes": {}}
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return record
 
 
 def recorded(record: Mapping[str, Any], model: str, counts: Counts) -> dict[str, Any]:
@@ -95,11 +95,11 @@ def main(arguments: list[str] | None = None) -> int:
     failed = 0
     for model in filter(None, options.models.split(",")):
         counts = count_instructions(tk.frontend.from_onnx(model_path(model)))
-        found = check(record, model, counts)
-        failed += sum(c.fails for c in found)
+        changes = check(record, model, counts)
+        failed += sum(c.fails for c in changes)
         new = "" if model in record["models"] else ", not recorded before"
         print(f"{model}: {sum(counts.values()):,} instructions of {len(counts)} kernels{new}")
-        print("\n".join(c.text() for c in found), end="\n" if found else "", flush=True)
+        print("\n".join(c.text() for c in changes), end="\n" if changes else "", flush=True)
         if options.record:
             record = recorded(record, model, counts)
             RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -209,8 +209,8 @@ def main(arguments: list[str] | None = None) -> None:
             of_zoo = model in EXPORTS
             onnx_path = model_path(model) if of_zoo else gallery_file(model, Path(folder))
             for kind, times in (("cold", 1), ("cached", CACHED)):
-                found = [compile_once(model, kind, onnx_path, Path(folder)) for _ in range(times)]
-                rows.append(min(found, key=lambda row: (row.status != "ok", row.total_s)))
+                trials = [compile_once(model, kind, onnx_path, Path(folder)) for _ in range(times)]
+                rows.append(min(trials, key=lambda row: (row.status != "ok", row.total_s)))
                 print(row_text(rows[-1]), flush=True)
         add("compile", model, len(os.sched_getaffinity(0)), {"rows": [asdict(r) for r in rows]})
 

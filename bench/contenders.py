@@ -45,10 +45,10 @@ class Contender:
         if precision not in self.precisions:
             return f"has no {precision} on CPUs"
         try:
-            found = importlib.util.find_spec(self.package)
+            spec = importlib.util.find_spec(self.package)
         except ModuleNotFoundError:  # of the package's parent
-            found = None
-        return "" if found else f"not installed (pip install {self.distribution})"
+            spec = None
+        return "" if spec else f"not installed (pip install {self.distribution})"
 
     def version(self) -> str:
         """Version of the installed distribution, empty when it has none."""
@@ -65,8 +65,8 @@ def ours(case: Case, threads: int, cpu: str = "native") -> Runner:
 
     module = tk.frontend.from_onnx(case.path)
     precision = "float32" if case.precision == "int8" else case.precision
-    made = tk.compile(module, target_of(cpu), precision=precision)
-    path = made.export_library(case.folder / f"{case.network}.so")
+    executable = tk.compile(module, target_of(cpu), precision=precision)
+    path = executable.export_library(case.folder / f"{case.network}.so")
     library = tk.runtime.load_module(path)
     main = tk.runtime.Executor(library, tk.cpu())["main"]
     arrays = tuple(case.inputs.values())

@@ -42,33 +42,37 @@ def measure(
     """The peak of one core in GFLOP/s, and a row for each number of threads and filter size."""
     groups = Groups()
     exe = tk.compile(mod, instruments=[groups])
-    sizes = {name: filter_size(f) for name, f in groups.found.items()}
-    flops = {name: work_of(groups.found[name]).flops for name, n in sizes.items() if n in (1, 3)}
+    sizes = {name: filter_size(f) for name, f in groups.functions.items()}
+    flops = {
+        name: work_of(groups.functions[name]).flops for name, n in sizes.items() if n in (1, 3)
+    }
     peak = measure_limits().peaks["float32"]
     rows = []
     for threads in THREADS:
-        taken = time_calls(exe, inputs or random_inputs(exe), seconds, threads)
-        for wanted in ((1,), (3,), (1, 3)):
-            calls = [c for c in taken.calls if sizes[c.symbol] in wanted]
+        run_time = time_calls(exe, inputs or random_inputs(exe), seconds, threads)
+        for filter_sizes in ((1,), (3,), (1, 3)):
+            calls = [c for c in run_time.calls if sizes[c.symbol] in filter_sizes]
             total = {
                 "flops": sum(flops[c.symbol] for c in calls),
                 "micros": sum(c.micros for c in calls),
             }
-            rows.append({"threads": threads, "filters": list(wanted), "layers": len(calls)} | total)
+            rows.append(
+                {"threads": threads, "filters": list(filter_sizes), "layers": len(calls)} | total
+            )
     return peak, rows
 
 
 def lines(model: str, peak: float, rows: list[dict[str, Any]]) -> list[str]:
     """Rows of a Markdown table."""
-    made = []
+    table = []
     for r in rows:
         names = " and ".join(f"{n}x{n}" for n in r["filters"])
         rate = r["flops"] / r["micros"] / 1e3 if r["layers"] else 0.0
-        made.append(
+        table.append(
             f"| {model} | {names} | {r['layers']} | {r['threads']} | {r['flops'] / 1e6:.0f} | "
             f"{r['micros'] / 1e3:.2f} | {rate:.1f} | {rate / (peak * r['threads']):.0%} |"
         )
-    return made
+    return table
 
 
 HEAD = [

@@ -120,8 +120,8 @@ CASES = (
 def measure(case: Case, times: int = 30) -> dict[str, float]:
     """Microseconds of one call, the least, with numbers of each kind; of the dearest kind where
     they are flushed."""
-    kept, flushed = (_measured(case, denormals, times) for denormals in ("keep", "flush"))
-    return {**kept, FLUSHED: max(flushed.values())}
+    with_denormals, flushed = (_measured(case, denormals, times) for denormals in ("keep", "flush"))
+    return {**with_denormals, FLUSHED: max(flushed.values())}
 
 
 def _measured(case: Case, denormals: str, times: int) -> dict[str, float]:

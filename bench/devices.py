@@ -64,8 +64,8 @@ HEAD = [
 
 def device_name() -> str:
     """What the driver calls the first OpenCL device."""
-    found, text = opencl_device(), ctypes.create_string_buffer(256)
-    found.library.clGetDeviceInfo(found.handle, _NAME, ctypes.c_size_t(255), text, None)
+    device, text = opencl_device(), ctypes.create_string_buffer(256)
+    device.library.clGetDeviceInfo(device.handle, _NAME, ctypes.c_size_t(255), text, None)
     return text.value.decode(errors="replace").strip()
 
 
@@ -91,23 +91,26 @@ def _of(symbol: str, functions: list[str]) -> int:
 def groups_of_tvm(python: str, path: Path, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     """{groups, version}; or {status}, with the reason, where there is no TVM."""
     shapes = json.dumps({name: list(a.shape) for name, a in arrays.items()})
-    done = subprocess.run(
+    process = subprocess.run(
         [python, "-c", GROUPS, str(path), shapes], capture_output=True, text=True, check=False
     )
-    if done.returncode == 0:
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return found
-    said = (done.stderr.strip().splitlines() or ["failed"])[-1]
-    return {"status": "not installed" if "ModuleNotFoundError" in said else said[:200]}
+    if process.returncode == 0:
+        groups: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+        return groups
+    message = (process.stderr.strip().splitlines() or ["failed"])[-1]
+    return {"status": "not installed" if "ModuleNotFoundError" in message else message[:200]}
 
 
 def run(name: str, seconds: float, tvm: str) -> dict[str, Any]:
     """The record of a model. Results are compared: AssertionError if they differ."""
     module, path = tk.frontend.from_onnx(model_path(name)), Path(model_path(name))
     arrays = inputs(NETWORKS[EXPORTS[name].network], 0)
-    made = {"cpu": tk.compile(module, tk.Target("native")), "opencl": tk.compile(module, "opencl")}
+    executables = {
+        "cpu": tk.compile(module, tk.Target("native")),
+        "opencl": tk.compile(module, "opencl"),
+    }
     calls: dict[str, Callable[[], object]] = {}
-    for kind, exe in made.items():
+    for kind, exe in executables.items():
         library = exe.jit()
         library.set_num_threads(1)
         main = tk.runtime.Executor(library)["main"]
@@ -116,7 +119,7 @@ def run(name: str, seconds: float, tvm: str) -> dict[str, Any]:
     scale = float(np.abs(want).max())
     np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-4 * scale, err_msg=name)
     times = measure(calls, seconds=seconds, reps=3)
-    device = made["opencl"]
+    device = executables["opencl"]
     rows = [
         {"name": kind, "min_ms": t.min_ms, "median_ms": t.median_ms} for kind, t in times.items()
     ]

@@ -88,7 +88,7 @@ def _converted(estimator: Any, sample: Array) -> bytes:
 
         kind = module.split(".")[0]
         options = {"zipmap": False} if kind == "lightgbm" else {}
-        made = getattr(onnxmltools, f"convert_{kind}")(
+        model = getattr(onnxmltools, f"convert_{kind}")(
             estimator,
             initial_types=[("X", FloatTensorType([None, sample.shape[1]]))],
             target_opset=15,
@@ -99,37 +99,39 @@ def _converted(estimator: Any, sample: Array) -> bytes:
 
         try:
             zips = {"zipmap": False}
-            made = to_onnx(estimator, sample, options=zips, target_opset=OPSETS)
+            model = to_onnx(estimator, sample, options=zips, target_opset=OPSETS)
         except NameError:  # it makes no dictionaries, and has no such option
-            made = to_onnx(estimator, sample, target_opset=OPSETS)
-    return bytes(made.SerializeToString())
+            model = to_onnx(estimator, sample, target_opset=OPSETS)
+    return bytes(model.SerializeToString())
 
 
-def _near(a: Array, b: Array, what: str) -> str:
+def _near(a: Array, b: Array, label: str) -> str:
     scale = float(np.abs(b).max(initial=1e-30))
     worst = float(np.abs(a.astype(np.float64) - b).max(initial=0)) / scale
-    return "" if worst <= 1e-3 else f"{what} is off by {worst:.2g} of its scale"
+    return "" if worst <= 1e-3 else f"{label} is off by {worst:.2g} of its scale"
 
 
 def _difference(estimator: Any, x: Array) -> Callable[[Sequence[Array], Sequence[Array]], str]:
     """What compares our results with those of ONNX Runtime and of the estimator."""
 
-    def differ(ours: Sequence[Array], theirs: Sequence[Array]) -> str:
-        own = np.asarray(estimator.predict(x))
-        if len(ours) == 1:
-            both = _near(ours[0].ravel(), theirs[0].ravel(), "the result")
-            return both or _near(ours[0].ravel(), own.ravel(), "the result, beside the estimator,")
-        scores = theirs[1]
-        found = _near(ours[1], scores, "a score")
+    def differ(outputs: Sequence[Array], peer_outputs: Sequence[Array]) -> str:
+        predictions = np.asarray(estimator.predict(x))
+        if len(outputs) == 1:
+            difference = _near(outputs[0].ravel(), peer_outputs[0].ravel(), "the result")
+            return difference or _near(
+                outputs[0].ravel(), predictions.ravel(), "the result, beside the estimator,"
+            )
+        scores = peer_outputs[1]
+        problem = _near(outputs[1], scores, "a score")
         wide = scores.reshape(len(x), -1)
         if wide.shape[1] == 1:
             wide = np.hstack([-wide, wide])
         best = np.sort(wide, axis=1)
         clear = best[:, -1] - best[:, -2] > 1e-4 * np.abs(best).max(initial=1e-30)
-        for other, who in ((theirs[0], "ONNX Runtime"), (own, "the estimator")):
-            count = int(np.sum((ours[0] != other) & clear))
-            found = found or (f"{count} labels differ from those of {who}" if count else "")
-        return found
+        for labels, who in ((peer_outputs[0], "ONNX Runtime"), (predictions, "the estimator")):
+            count = int(np.sum((outputs[0] != labels) & clear))
+            problem = problem or (f"{count} labels differ from those of {who}" if count else "")
+        return problem
 
     return differ
 

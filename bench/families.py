@@ -50,13 +50,13 @@ class UNet(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits of each pixel."""
-        kept = []
+        skips = []
         for block in self.down[:-1]:
-            kept.append(block(x))
-            x = self.pool(kept[-1])
+            skips.append(block(x))
+            x = self.pool(skips[-1])
         x = self.down[-1](x)
-        for up, merge, other in zip(self.up, self.merge, reversed(kept), strict=True):
-            x = merge(torch.cat([other, up(x)], 1))
+        for up, merge, skip in zip(self.up, self.merge, reversed(skips), strict=True):
+            x = merge(torch.cat([skip, up(x)], 1))
         return self.head(x)
 
 
@@ -225,13 +225,13 @@ class Decoder(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Features at half of the size."""
-        x, kept = self.stem(x), []
+        x, features = self.stem(x), []
         for stage in self.stages:
             x = stage(x)
-            kept.append(x)
-        y = self.lateral[-1](kept[-1])
+            features.append(x)
+        y = self.lateral[-1](features[-1])
         for k, (up, smooth) in enumerate(zip(self.up, self.smooth, strict=True)):
-            y = smooth(up(y) + self.lateral[-2 - k](kept[-2 - k]))
+            y = smooth(up(y) + self.lateral[-2 - k](features[-2 - k]))
         return torch.relu(self.head(y))
 
 
@@ -295,8 +295,8 @@ class Shuffled(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Both halves, their channels alternating."""
-        left, right = x.chunk(2, 1) if self.halves else (x, x)
-        y = torch.cat([self.left(left), self.right(right)], 1)
+        x_left, x_right = x.chunk(2, 1) if self.halves else (x, x)
+        y = torch.cat([self.left(x_left), self.right(x_right)], 1)
         n, c, h, w = y.shape
         return y.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
 
@@ -323,19 +323,19 @@ class Inception(nn.Module):
             conv = nn.Conv2d(i, o, k, padding=k // 2, bias=False)
             return nn.Sequential(conv, nn.BatchNorm2d(o), nn.ReLU())
 
-        one, r3, three, r5, five, pooled = sizes
+        width1, r3, width3, r5, width5, pooled = sizes
         self.ways = nn.ModuleList(
             (
-                layer(a, one, 1),
-                nn.Sequential(layer(a, r3, 1), layer(r3, three, 3)),
-                nn.Sequential(layer(a, r5, 1), layer(r5, five, 3)),
+                layer(a, width1, 1),
+                nn.Sequential(layer(a, r3, 1), layer(r3, width3, 3)),
+                nn.Sequential(layer(a, r5, 1), layer(r5, width5, 3)),
                 nn.Sequential(nn.MaxPool2d(3, 1, 1), layer(a, pooled, 1)),
             )
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """All ways side by side."""
-        return torch.cat([way(x) for way in self.ways], 1)
+        return torch.cat([branch(x) for branch in self.ways], 1)
 
 
 def googlenet() -> nn.Module:
@@ -475,9 +475,9 @@ def _onnx(name: str) -> tuple[bytes, dict[str, Array]]:
     return path.read_bytes(), {"x": x}
 
 
-def near(ours: Sequence[Array], theirs: Sequence[Array]) -> str:
+def near(outputs: Sequence[Array], peer_outputs: Sequence[Array]) -> str:
     """A sentence on how they differ; empty if they do not."""
-    return mismatch(list(theirs), list(ours))
+    return mismatch(list(peer_outputs), list(outputs))
 
 
 def models(only: str) -> Iterator[Model]:

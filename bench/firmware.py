@@ -62,21 +62,21 @@ int model_run(void) {{ model(input, output); return 0; }}
 """
 
 
-def ours(path: Path, made: onnx.ModelProto, board: Board, folder: Path) -> Image:
+def ours(path: Path, proto: onnx.ModelProto, board: Board, folder: Path) -> Image:
     """Tensorkiln's archive in a program."""
     executable = tk.compile(tk.frontend.from_onnx(str(path)), tk.Target(board.target))
     executable.export_model_library_format(folder / "archive", NETWORK)
     return Archive(folder / "archive", NETWORK).build(board, folder / "ours")
 
 
-def emx(path: Path, made: onnx.ModelProto, board: Board, folder: Path) -> Image:
+def emx(path: Path, proto: onnx.ModelProto, board: Board, folder: Path) -> Image:
     """emx-onnx-cgen's C in a program. Its temporaries are on the stack, else in a heap."""
     command = [emx_path(), "compile", "--model-name", "model", "--restrict-arrays"]
     command += ["--large-weight-threshold", "0", "--large-temp-threshold", "0"]
     subprocess.run([*command, path, folder / "emx.c"], check=True, capture_output=True)
-    kind = "float" if made.graph.input[0].type.tensor_type.elem_type == 1 else "signed char"
+    kind = "float" if proto.graph.input[0].type.tensor_type.elem_type == 1 else "signed char"
     program = folder / "emx_program.c"
-    sizes = [_size(v) for v in (made.graph.input[0], made.graph.output[0])]
+    sizes = [_size(v) for v in (proto.graph.input[0], proto.graph.output[0])]
     program.write_text(EMX.format(type=kind, inputs=sizes[0], outputs=sizes[1]))
     # Its text has warnings under -Wextra.
     return board.build(folder / "emx", [program, folder / "emx.c"], flags=("-std=c99", "-w"))
@@ -84,8 +84,8 @@ def emx(path: Path, made: onnx.ModelProto, board: Board, folder: Path) -> Image:
 
 def emx_path() -> str | None:
     """Where emx-onnx-cgen is: beside this Python, or on the PATH."""
-    here = Path(sys.executable).parent / "emx-onnx-cgen"
-    return str(here) if here.exists() else shutil.which("emx-onnx-cgen")
+    program = Path(sys.executable).parent / "emx-onnx-cgen"
+    return str(program) if program.exists() else shutil.which("emx-onnx-cgen")
 
 
 def _size(value: onnx.ValueInfoProto) -> int:
@@ -97,9 +97,9 @@ GENERATORS: dict[str, Callable[..., Image]] = {"Tensorkiln": ours, "emx-onnx-cge
 
 def measure(network: str, precision: str, board: Board, folder: Path) -> Iterator[dict[str, Any]]:
     """A row per generator."""
-    made = model(network, precision)
-    onnx.save(made, folder / "ours.onnx")
-    onnx.save(made if precision == "int8" else folded(made), folder / "folded.onnx")
+    proto = model(network, precision)
+    onnx.save(proto, folder / "ours.onnx")
+    onnx.save(proto if precision == "int8" else folded(proto), folder / "folded.onnx")
     x = inputs(network, precision, 0)
     expected = tk.compile(tk.frontend.from_onnx(str(folder / "ours.onnx")))(x)
     source = folder / "nothing.c"
@@ -112,15 +112,17 @@ def measure(network: str, precision: str, board: Board, folder: Path) -> Iterato
             continue
         path = folder / ("ours.onnx" if name == "Tensorkiln" else "folded.onnx")
         try:
-            image = build(path, made, board, folder)
+            image = build(path, proto, board, folder)
             (run,) = image.run([x])
         except (CompileError, RunError, subprocess.CalledProcessError) as error:
             yield {**row, "status": str(error).splitlines()[0]}
             continue
-        found = np.frombuffer(run.output, expected.dtype).reshape(expected.shape)
-        off = float(np.abs(found.astype(float) - expected).max() / np.abs(expected).max())
+        output = np.frombuffer(run.output, expected.dtype).reshape(expected.shape)
+        deviation = float(np.abs(output.astype(float) - expected).max() / np.abs(expected).max())
         row |= {
-            "status": "ok" if off <= (TOLERANCE if precision == "float32" else 0) else f"off {off}",
+            "status": "ok"
+            if deviation <= (TOLERANCE if precision == "float32" else 0)
+            else f"off {deviation}",
             "flash": image.map.flash() - empty.flash(),
             "code": image.map.bytes(".text") - empty.bytes(".text"),
             "ram": image.map.ram() - empty.ram() + run.stack_bytes,
@@ -142,8 +144,8 @@ def _version(name: str) -> str:
         "-c",
         f"from importlib.metadata import version; print(version({name!r}))",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    return process.stdout.strip()
 
 
 def main() -> None:

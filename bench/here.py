@@ -56,11 +56,11 @@ def within(
     end, notes = clock() + seconds, []
     for i, step in enumerate(steps):
         later = steps[i:]
-        left = end - clock()
-        if left < step.fixed + LEAST * step.count:
-            notes.append(f"{step.name}: left out, {max(0.0, left):.0f} s were left")
+        remaining = end - clock()
+        if remaining < step.fixed + LEAST * step.count:
+            notes.append(f"{step.name}: left out, {max(0.0, remaining):.0f} s were left")
             continue
-        spare = left - sum(s.fixed + s.count * LEAST for s in later)
+        spare = remaining - sum(s.fixed + s.count * LEAST for s in later)
         has_slow = step.slow > 0 and spare >= sum(s.slow for s in later)
         spare -= sum(s.slow for s in later) if has_slow else 0.0
         share = spare / sum(s.count for s in later)
@@ -127,11 +127,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--no-pages", action="store_true", help="write records only")
     options = parser.parse_args(arguments)
     chosen = {}
-    for name, known in (("models", MODELS), ("precisions", PRECISIONS)):
+    for name, choices in (("models", MODELS), ("precisions", PRECISIONS)):
         chosen[name] = [word for word in getattr(options, name).split(",") if word]
-        wrong = [word for word in chosen[name] if word not in known]
+        wrong = [word for word in chosen[name] if word not in choices]
         if wrong:
-            parser.error(f"unknown {name[:-1]} {wrong[0]!r}; known: {', '.join(known)}")
+            parser.error(f"unknown {name[:-1]} {wrong[0]!r}; known: {', '.join(choices)}")
     quick = [p.name for p in _peers() if not p.slow]
     everyone = [p.name for p in _peers()]
     counts = [n for n in THREADS if n <= len(os.sched_getaffinity(0))]
@@ -143,8 +143,8 @@ def main(arguments: list[str] | None = None) -> None:
     )
     if not options.no_pages:
         results.main()
-    others = ", ".join(PEERS[n].label for n in everyone) or "nobody"
-    print(f"\n{OURS.label} beside {others}.")
+    peer_labels = ", ".join(PEERS[n].label for n in everyone) or "nobody"
+    print(f"\n{OURS.label} beside {peer_labels}.")
     print("\n".join(["Left out, or failed:", *notes] if notes else ["Nothing was left out."]))
 
 

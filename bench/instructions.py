@@ -134,11 +134,11 @@ def _host_c(exe: Executable) -> str:
 
 def _run(command: list[str], folder: Path) -> None:
     environment = {**os.environ, "KILN_NUM_THREADS": "1"}
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
-    if done.returncode != 0:
-        raise UserError(f"{command[0]} ended {done.returncode}: {done.stderr.strip()[-400:]}")
+    if process.returncode != 0:
+        raise UserError(f"{command[0]} ended {process.returncode}: {process.stderr.strip()[-400:]}")
 
 
 def _parse(text: str) -> dict[str, int]:

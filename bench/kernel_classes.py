@@ -64,31 +64,31 @@ class ClassTime:
 def class_times(records: Iterable[Record]) -> Iterator[ClassTime]:
     """Of records of rooflines: every class that takes a part that counts, largest first."""
     for r in records:
-        found = restored(r)
+        roofline = restored(r)
         by_name: dict[str, list[float]] = {}
-        for row in found.rows:
+        for row in roofline.rows:
             sums = by_name.setdefault(row.op_class, [0.0, 0.0])
             sums[0] += row.micros
             sums[1] += row.limit
         for name, (micros, limit) in sorted(by_name.items(), key=lambda item: -item[1][0]):
-            share = micros / found.micros
+            share = micros / roofline.micros
             if share > COUNTS:
-                where = r["model"], precision(r), r.get("target", "")
-                yield ClassTime(*where, name, share, limit / micros)
+                context = r["model"], precision(r), r.get("target", "")
+                yield ClassTime(*context, name, share, limit / micros)
 
 
 def lines(records: Iterable[Record]) -> list[str]:
     """Markdown: those below, each with its reason, and how many reach enough."""
-    every = list(class_times(records))
-    below = [c for c in every if c.reached < ENOUGH]
-    made = [
-        f"{len(every) - len(below)} of {len(every)} reach {ENOUGH:.0%} or more. The others:\n",
+    classes = list(class_times(records))
+    below = [c for c in classes if c.reached < ENOUGH]
+    table = [
+        f"{len(classes) - len(below)} of {len(classes)} reach {ENOUGH:.0%} or more. The others:\n",
         "| class | model | precision | target | of the time | of the limit | reason |",
         "|---|---|---|---|--:|--:|---|",
     ]
     for c in sorted(below, key=lambda c: (c.name, c.precision, c.target, -c.share)):
-        made.append(
+        table.append(
             f"| {c.name} | {c.model} | {c.precision} | {c.target or 'native'} | {c.share:.1%} "
             f"| {c.reached:.0%} | {c.reason} |"
         )
-    return [HEAD, *made, ""]
+    return [HEAD, *table, ""]

@@ -31,8 +31,8 @@ READ_BYTES = 1 << 26  # of one measurement
 _PEAK = """
 @T.prim_func
 def peak(
-    A: T.Buffer(({wide},), "{left}"),
-    B: T.Buffer(({wide},), "{right}"),
+    A: T.Buffer(({wide},), "{lhs}"),
+    B: T.Buffer(({wide},), "{rhs}"),
     Y: T.Buffer(({lanes},), "{sums}"),
 ) -> None:
     acc = T.alloc_buffer(({all},), "{sums}", scope="register")
@@ -51,8 +51,8 @@ class Unit:
     """What multiplies and adds: types of the sums and factors, products per lane, and the step."""
 
     sums: str
-    left: str
-    right: str
+    lhs: str
+    rhs: str
     count: int
     step: str
 
@@ -63,12 +63,12 @@ class Unit:
         factors = (f"{x}[T.Ramp(0, 1, {wide})]" for x in "AB")
         operands = (f"acc[T.Ramp(r * {lanes}, 1, {lanes})]", *factors)
         text = _PEAK.format(
-            **{f: getattr(self, f) for f in ("sums", "left", "right")},
+            **{f: getattr(self, f) for f in ("sums", "lhs", "rhs")},
             **{"lanes": lanes, "wide": wide, "chains": chains, "all": chains * lanes},
             **{"steps": STEPS, "step": self.step.format(*operands)},
         )
-        (made,) = from_source(text).functions
-        return made
+        (function,) = from_source(text).functions
+        return function
 
 
 # By the name of the precision whose products it computes.
@@ -83,13 +83,13 @@ UNITS = {
 _TILE_PEAK = """
 @T.prim_func
 def peak(
-    A: T.Buffer((32, {terms}), "{left}"),
-    B: T.Buffer((32, {terms}), "{right}"),
+    A: T.Buffer((32, {terms}), "{lhs}"),
+    B: T.Buffer((32, {terms}), "{rhs}"),
     Y: T.Buffer((64, 16), "{sums}"),
 ) -> None:
     c = T.alloc_buffer((4, 16, 16), "{sums}", scope="tile")
-    a = T.alloc_buffer((2, 16, {terms}), "{left}", scope="tile")
-    b = T.alloc_buffer((2, 16, {terms}), "{right}", scope="tile")
+    a = T.alloc_buffer((2, 16, {terms}), "{lhs}", scope="tile")
+    b = T.alloc_buffer((2, 16, {terms}), "{rhs}", scope="tile")
     for n in T.unroll(4):
         c[n, {sum}] = {zero}
     for n in T.unroll(2):
@@ -116,21 +116,21 @@ class TileUnit:
     """What multiplies tiles: types of the sums and factors, terms of a row, the product."""
 
     sums: str
-    left: str
-    right: str
+    lhs: str
+    rhs: str
     terms: int
     product: str
 
     def program(self) -> PrimFunc:
         """Four tiles of sums, to each of which STEPS products are added."""
         text = _TILE_PEAK.format(
-            **{f: getattr(self, f) for f in ("sums", "left", "right", "terms", "product")},
+            **{f: getattr(self, f) for f in ("sums", "lhs", "rhs", "terms", "product")},
             **{"sum": _matrix(16), "factor": _matrix(self.terms), "steps": STEPS},
             **{"part": _matrix(self.terms, "n * 16"), "place": _matrix(16, "n * 16")},
             zero="0.0" if self.sums == "float32" else "0",
         )
-        (made,) = from_source(text).functions
-        return made
+        (function,) = from_source(text).functions
+        return function
 
 
 TILE_UNITS = {
@@ -183,7 +183,7 @@ def peak_of(unit: str, target: tk.Target) -> tuple[Callable[[], object], float]:
     u, lanes = UNITS[unit], target.vector_lanes("float32")
     chains = CHAINS if target.num_vector_registers >= 32 else 12
     call = compiled(u.program(target, chains), target)
-    a, b = (np.full(u.count * lanes, 0.5).astype(dtype_named(d)) for d in (u.left, u.right))
+    a, b = (np.full(u.count * lanes, 0.5).astype(dtype_named(d)) for d in (u.lhs, u.rhs))
     y = np.zeros(lanes, u.sums)
     return lambda: call(a, b, y), 2.0 * u.count * lanes * chains * STEPS
 
@@ -192,16 +192,16 @@ def tile_peak_of(unit: str, target: tk.Target) -> tuple[Callable[[], object], fl
     """The same for tiles of `unit`, one of TILE_UNITS."""
     u = TILE_UNITS[unit]
     call = compiled(u.program(), target)
-    a, b = (np.full((32, u.terms), 1).astype(dtype_named(d)) for d in (u.left, u.right))
+    a, b = (np.full((32, u.terms), 1).astype(dtype_named(d)) for d in (u.lhs, u.rhs))
     y = np.zeros((64, 16), u.sums)
     return lambda: call(a, b, y), 2.0 * 4 * 16 * 16 * u.terms * STEPS
 
 
 def units_of(target: tk.Target) -> dict[str, tuple[Callable[[], object], float]]:
     """By name, calls that keep the units of a target busy, and their operations."""
-    found = {unit: peak_of(unit, target) for unit in UNITS}
+    units = {unit: peak_of(unit, target) for unit in UNITS}
     tiles = (unit for unit in TILE_UNITS if multiplies_tiles(target, unit))
-    return found | {unit + TILES: tile_peak_of(unit, target) for unit in tiles}
+    return units | {unit + TILES: tile_peak_of(unit, target) for unit in tiles}
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +218,8 @@ class Limits:
     def bandwidth(self, footprint: float) -> float:
         """GB/s of the largest measured footprint that this one holds, the smallest if it holds
         none: no kernel reads faster, where a cache holds the one and not the other."""
-        held = [rate for size, rate in self.gbytes if size <= footprint]
-        return held[-1] if held else self.gbytes[0][1]
+        rates = [rate for size, rate in self.gbytes if size <= footprint]
+        return rates[-1] if rates else self.gbytes[0][1]
 
 
 def measure_limits(

@@ -73,11 +73,11 @@ def measure(model: str, folder: Path) -> dict[str, Any]:
     np.savez(folder / "inputs.npz", **inputs(NETWORKS[EXPORTS[model].network], seed=0))
     command = [sys.executable, "-c", LOAD, str(library), str(folder / "inputs.npz")]
     environment = {**os.environ, "KILN_PROGRESS": "off"}
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
     )
     weights = tk.runtime.read_metadata(library)["weights_bytes"]
-    figures = json.loads(done.stdout.splitlines()[-1])
+    figures = json.loads(process.stdout.splitlines()[-1])
     return {"model": model, "export_s": exported, "weights_bytes": weights, **figures}
 
 

@@ -71,13 +71,13 @@ def makespan(iterations: int, micros: float, cores: int) -> float:
 
 def loops_of(func: PrimFunc) -> tuple[Loop, ...]:
     """What a kernel does one after the other: its parallel loops, and the rest between them."""
-    found: list[Loop] = []
+    loops: list[Loop] = []
 
     def visit(s: Stmt | None, times: int) -> None:
         match s:
             case For(kind="parallel", extent=extent):
                 n = size_of(extent, {}) or 1
-                found.extend([Loop(n, _work(s))] * times)
+                loops.extend([Loop(n, _work(s))] * times)
             case For(extent=extent, body=body) if _shares(body):
                 visit(body, times * (size_of(extent, {}) or 1))
             case Seq(stmts):
@@ -88,10 +88,10 @@ def loops_of(func: PrimFunc) -> tuple[Loop, ...]:
             case None:
                 pass
             case _:
-                found.append(Loop(1, times * _work(s)))
+                loops.append(Loop(1, times * _work(s)))
 
     visit(func.body, 1)
-    return tuple(found)
+    return tuple(loops)
 
 
 def _shares(s: Stmt | None) -> bool:
@@ -132,33 +132,35 @@ def _stores(s: Stmt | None) -> float:
 class Programs(Instrument):
     """Collects kernels by name, as they are when loops have their final form."""
 
-    found: dict[str, PrimFunc] = field(default_factory=dict)
+    functions: dict[str, PrimFunc] = field(default_factory=dict)
 
     def after(self, step: Step) -> None:
         """Keep the last form of each."""
         for f in step.before.functions:
             if isinstance(f, PrimFunc):
-                self.found[f.name] = f
+                self.functions[f.name] = f
 
 
 def calls_of(mod: tk.IRModule, inputs: Mapping[str, Array], seconds: float) -> list[CallOnCores]:
     """Every call of an inference, timed on one thread."""
     programs = Programs()
     exe = tk.compile(mod, instruments=[programs])
-    taken = time_calls(exe, inputs or random_inputs(exe), seconds)
+    run_time = time_calls(exe, inputs or random_inputs(exe), seconds)
     plan = graph_function(exe, "main").calls
     return [
-        CallOnCores(c.symbol, t.micros, loops_of(programs.found[c.symbol]))
-        for c, t in zip(plan, taken.calls, strict=True)
+        CallOnCores(c.symbol, t.micros, loops_of(programs.functions[c.symbol]))
+        for c, t in zip(plan, run_time.calls, strict=True)
     ]
 
 
 def slowest(calls: Sequence[CallOnCores], cores: int, count: int = 3) -> list[tuple[str, float]]:
     """The kernels that lose most beside an even division: names, and microseconds lost."""
-    lost: dict[str, float] = {}
+    loss_of_kernel: dict[str, float] = {}
     for c in calls:
-        lost[c.kernel] = lost.get(c.kernel, 0.0) + c.on(cores) - c.micros / cores
-    return sorted(lost.items(), key=lambda item: -item[1])[:count]
+        loss_of_kernel[c.kernel] = (
+            loss_of_kernel.get(c.kernel, 0.0) + c.on(cores) - c.micros / cores
+        )
+    return sorted(loss_of_kernel.items(), key=lambda item: -item[1])[:count]
 
 
 HEAD = (
@@ -171,16 +173,16 @@ HEAD = (
 
 def record_of(calls: Sequence[CallOnCores]) -> dict[str, object]:
     """The figures of one model."""
-    one = sum(c.micros for c in calls)
-    ups = [one / sum(c.on(n) for c in calls) for n in CORES]
-    return {"micros": one, "speedups": ups, "lost": slowest(calls, 16)}
+    one_core = sum(c.micros for c in calls)
+    ups = [one_core / sum(c.on(n) for c in calls) for n in CORES]
+    return {"micros": one_core, "speedups": ups, "lost": slowest(calls, 16)}
 
 
 def line(r: Record) -> str:
     """A row of the table."""
     ups = " | ".join(f"{x:.1f}" for x in r["speedups"])
-    lost = ", ".join(f"`{name}` {micros:.0f}" for name, micros in r["lost"])
-    return f"| {r['model']} | {r['micros'] / 1e3:.2f} | {ups} | {lost} |"
+    loss_text = ", ".join(f"`{name}` {micros:.0f}" for name, micros in r["lost"])
+    return f"| {r['model']} | {r['micros'] / 1e3:.2f} | {ups} | {loss_text} |"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -193,10 +195,10 @@ def main(arguments: list[str] | None = None) -> None:
     print("\n".join(HEAD))
     for model in options.models or MODELS:
         mod, inputs = module_of(model, {})
-        found = record_of(calls_of(mod, inputs, options.seconds))
+        figures = record_of(calls_of(mod, inputs, options.seconds))
         if options.record:
-            add("many_cores", model, 1, found)
-        print(line({"model": model, **found}), flush=True)
+            add("many_cores", model, 1, figures)
+        print(line({"model": model, **figures}), flush=True)
 
 
 if __name__ == "__main__":

@@ -108,15 +108,15 @@ def check(
                 row.status = _failed(error)
             row.first_ms = (clock() - start) * 1e3
     reference = next((outputs[n] for n in PEERS if n in outputs), None)
-    for name, found in outputs.items():
+    for name, outputs_of_row in outputs.items():
         if exact is not None:
             row = prepared[name][0]
-            row.error = max(map(relative_error, exact, found))
-            row.mean_error = max(map(mean_error, exact, found))
+            row.error = max(map(relative_error, exact, outputs_of_row))
+            row.mean_error = max(map(mean_error, exact, outputs_of_row))
             if row.error > ROUNDED.get(precision, RTOL):
                 row.status = f"wrong result: {row.error:.2g} from float64"
             continue
-        difference = mismatch(reference, found) if reference is not None else ""
+        difference = mismatch(reference, outputs_of_row) if reference is not None else ""
         if difference:
             prepared[name][0].status = f"wrong result: {difference}"
 
@@ -220,8 +220,8 @@ def main(spec_path: str, result_path: str, progress_path: str) -> None:
     with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
         precision, exact = spec.get("precision", "float32"), None
         if spec.get("exact"):
-            with np.load(spec["exact"]) as held:
-                exact = [held[name] for name in held.files]
+            with np.load(spec["exact"]) as archive:
+                exact = [archive[name] for name in archive.files]
         arrays = inputs(network, seed=0)
         case = Case(network.name, Path(spec["path"]), arrays, Path(folder), precision)
         prepared = prepare(contenders, case, spec["threads"], report)

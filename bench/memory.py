@@ -44,13 +44,13 @@ def growth(run: Callable[[], object]) -> int:
     """The most anonymous memory while `run` is called, above what there is now."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    before = most = anonymous_bytes()
+    before = peak = anonymous_bytes()
     ended = threading.Event()
 
     def watch() -> None:
-        nonlocal most
+        nonlocal peak
         while not ended.is_set():
-            most = max(most, anonymous_bytes())
+            peak = max(peak, anonymous_bytes())
             time.sleep(0.0005)
 
     watcher = threading.Thread(target=watch)
@@ -61,7 +61,7 @@ def growth(run: Callable[[], object]) -> int:
     finally:
         ended.set()
         watcher.join()
-    return max(most, anonymous_bytes()) - before
+    return max(peak, anonymous_bytes()) - before
 
 
 def measure_here(engine: str, model: str) -> dict[str, Any]:
@@ -108,14 +108,14 @@ def main(arguments: list[str] | None = None) -> None:
         for engine in ENGINES:
             command = [sys.executable, "-m", "bench.memory", "--models", model, "--here", engine]
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "KILN_NUM_THREADS": "1"}
-            done = subprocess.run(
+            process = subprocess.run(
                 command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False
             )
-            if done.returncode == 0:
-                rows.append(json.loads(done.stdout.splitlines()[-1]))
+            if process.returncode == 0:
+                rows.append(json.loads(process.stdout.splitlines()[-1]))
             else:
                 label = {OURS.name: OURS, **PEERS}[engine].label
-                status = f"failed: the process ended {done.returncode}"
+                status = f"failed: the process ended {process.returncode}"
                 rows.append({"name": engine, "label": label, "status": status})
             print("\n".join(lines(model, rows[-1:])), flush=True)
         add("memory", model, 1, {"rows": rows})
@@ -123,17 +123,17 @@ def main(arguments: list[str] | None = None) -> None:
 
 def lines(model: str, rows: list[dict[str, Any]]) -> list[str]:
     """Rows of a Markdown table: model, engine, MiB, remark."""
-    made = []
+    table = []
     for row in rows:
         if row["status"] != "ok":
-            made.append(f"| {model} | {row['label']} | {row['status']} | |")
+            table.append(f"| {model} | {row['label']} | {row['status']} | |")
             continue
         remark = ""
         if "planned_bytes" in row:
-            planned, held = row["planned_bytes"], row["workspace_bytes"]
-            remark = f"planned {planned:,} B, in the executor {held:,} B"
-        made.append(f"| {model} | {row['label']} | {row['run_bytes'] / 2**20:.1f} | {remark} |")
-    return made
+            planned, workspace = row["planned_bytes"], row["workspace_bytes"]
+            remark = f"planned {planned:,} B, in the executor {workspace:,} B"
+        table.append(f"| {model} | {row['label']} | {row['run_bytes'] / 2**20:.1f} | {remark} |")
+    return table
 
 
 if __name__ == "__main__":

@@ -75,8 +75,8 @@ class _Graph:
         y = helper.make_tensor_value_info(result, TensorProto.FLOAT, [None] * open_rank)
         graph = helper.make_graph(self.nodes, "g", [x], [y], self.weights)
         opsets = [helper.make_opsetid("", 20)]
-        made = helper.make_model(graph, opset_imports=opsets, ir_version=9)
-        return bytes(made.SerializeToString())
+        proto = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+        return bytes(proto.SerializeToString())
 
 
 def resnet18(shape: Sequence[Extent]) -> bytes:
@@ -90,8 +90,8 @@ def resnet18(shape: Sequence[Extent]) -> bytes:
             stride = 2 if block == 0 and outs > 64 else 1
             y = g.node("Relu", g.conv(x, ins, outs, (3, 3), stride=stride))
             y = g.conv(y, outs, outs, (3, 3))
-            same = x if stride == 1 else g.conv(x, ins, outs, (1, 1), stride=stride)
-            x, ins = g.node("Relu", g.node("Add", y, same)), outs
+            shortcut = x if stride == 1 else g.conv(x, ins, outs, (1, 1), stride=stride)
+            x, ins = g.node("Relu", g.node("Add", y, shortcut)), outs
     x = g.node("Flatten", g.node("GlobalAveragePool", x))
     return g.model(shape, g.linear(x, 512, 1000), 2)
 
@@ -184,8 +184,8 @@ class Network:
 
     def shaped(self, size: Sequence[int]) -> tuple[int, ...]:
         """The parameter's shape with numbers for the open extents."""
-        left = iter(size)
-        return tuple(next(left) if isinstance(d, str) else d for d in self.shape)
+        numbers = iter(size)
+        return tuple(next(numbers) if isinstance(d, str) else d for d in self.shape)
 
 
 _PICTURE: tuple[Extent, ...] = (1, 3, "H", "W")

@@ -78,14 +78,19 @@ def measured(options: Options) -> int:
             print(f"{title:24} {wrong}", flush=True)
             continue
         record(options, title, rows)
-        ours, fixed, theirs = rows
-        found = (
-            *(ours.min_ms / x.min_ms for x in (fixed, theirs)),
-            *(ours.median_ms / x.median_ms for x in (fixed, theirs)),
+        our_row, fixed, peer_row = rows
+        row_ratios = (
+            *(our_row.min_ms / x.min_ms for x in (fixed, peer_row)),
+            *(our_row.median_ms / x.median_ms for x in (fixed, peer_row)),
         )
-        ratios.setdefault(network.name, []).append(found)
-        both = f"{found[0]:5.2f} {found[2]:5.2f}   {found[1]:5.2f} {found[3]:5.2f}"
-        print(f"{title:24} {times(ours)} {times(fixed)} {times(theirs)}   {both}", flush=True)
+        ratios.setdefault(network.name, []).append(row_ratios)
+        ratio_text = (
+            f"{row_ratios[0]:5.2f} {row_ratios[2]:5.2f}   {row_ratios[1]:5.2f} {row_ratios[3]:5.2f}"
+        )
+        print(
+            f"{title:24} {times(our_row)} {times(fixed)} {times(peer_row)}   {ratio_text}",
+            flush=True,
+        )
     for network_name, rows in ratios.items():
         mean, worst = np.exp(np.log(rows).mean(axis=0)), np.max(rows, axis=0)
         print(

@@ -41,8 +41,8 @@ def _model(
         [helper.make_empty_tensor_value_info(n) for n in outputs if n],
         [numpy_helper.from_array(v, n) for n, v in constants.items() if n.rstrip("_")],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
-    return bytes(made.SerializeToString())
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    return bytes(proto.SerializeToString())
 
 
 def _top_k(shape: tuple[int, ...], k: int, dtype: str = "float32", axis: int = -1) -> Model:
@@ -86,8 +86,10 @@ def _pool(op: str, c: int, shape: tuple[int, int, int], kernel: int, stride: int
     return Model("3-D pooling", name, data, inputs, _near)
 
 
-def _lstm(op: str, gates: int, steps: int, batch: int, width: int, both: bool = False) -> Model:
-    d = 2 if both else 1
+def _lstm(
+    op: str, gates: int, steps: int, batch: int, width: int, bidirectional: bool = False
+) -> Model:
+    d = 2 if bidirectional else 1
     inputs = {"x": _f(steps, batch, width)}
     constants = {
         "w": _f(d, gates * width, width) / np.float32(width**0.5),
@@ -100,19 +102,19 @@ def _lstm(op: str, gates: int, steps: int, batch: int, width: int, both: bool = 
         ["y"],
         constants,
         hidden_size=width,
-        direction="bidirectional" if both else "forward",
+        direction="bidirectional" if bidirectional else "forward",
     )
-    name = f"{op} {steps} steps, batch {batch}, {width}{' both ways' if both else ''}"
+    name = f"{op} {steps} steps, batch {batch}, {width}{' both ways' if bidirectional else ''}"
     return Model("LSTM", name, data, inputs, _near)
 
 
-def _near(ours: Sequence[Array], theirs: Sequence[Array]) -> str:
-    return mismatch(list(theirs), list(ours))
+def _near(outputs: Sequence[Array], peer_outputs: Sequence[Array]) -> str:
+    return mismatch(list(peer_outputs), list(outputs))
 
 
-def _exact(ours: Sequence[Array], theirs: Sequence[Array]) -> str:
-    same = all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
-    return "" if same else "values or places differ"
+def _exact(outputs: Sequence[Array], peer_outputs: Sequence[Array]) -> str:
+    is_equal = all(np.array_equal(a, b) for a, b in zip(outputs, peer_outputs, strict=True))
+    return "" if is_equal else "values or places differ"
 
 
 CASES = (

@@ -49,27 +49,27 @@ class One:
 def micros(calls: Mapping[str, Callable[[], object]]) -> dict[str, tuple[float, float]]:
     """Of one call each: the least and the median over rounds of the mean over CALLS. They take
     turns, so that all see the same machine."""
-    found: dict[str, list[float]] = {name: [] for name in calls}
+    samples: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
         for name, call in calls.items():
             start = time.thread_time()
             for _ in range(CALLS):
                 call()
-            found[name].append((time.thread_time() - start) / CALLS * 1e6)
-    return {name: (min(times), statistics.median(times)) for name, times in found.items()}
+            samples[name].append((time.thread_time() - start) / CALLS * 1e6)
+    return {name: (min(times), statistics.median(times)) for name, times in samples.items()}
 
 
 def calls(path: Path) -> dict[str, Callable[[], object]]:
     """Every road to the addition, and the empty calls; those of tvm-ffi where it is installed."""
     x, y, z = (np.ones(1, np.float32) for _ in range(3))
     library = tk.runtime.load_module(path)
-    executor, bound = tk.runtime.Executor(library), tk.runtime.Executor(library)
+    executor, bound_executor = tk.runtime.Executor(library), tk.runtime.Executor(library)
     add_one, main, any_length = library["add"], executor["main"], executor["any_length"]
-    for each in (executor, bound):
-        each.set_input("main", x, y)
-    bound.set_output("main", 0, z)
+    for e in (executor, bound_executor):
+        e.set_input("main", x, y)
+    bound_executor.set_output("main", 0, z)
     tx, ty, tz = (tk.runtime.Tensor(a) for a in (x, y, z))
-    found: dict[str, Callable[[], object]] = {
+    roads: dict[str, Callable[[], object]] = {
         "runtime, tensor function, NumPy": lambda: add_one(x, y, z),
         "runtime, tensor function looked up, NumPy": lambda: library["add"](x, y, z),
         "runtime, tensor function, its tensors": lambda: add_one(tx, ty, tz),
@@ -81,12 +81,12 @@ def calls(path: Path) -> dict[str, Callable[[], object]]:
         "executor, function looked up, NumPy, new result": lambda: executor["main"](x, y),
         "executor, any length, NumPy, new result": lambda: any_length(x, y),
         "executor, invoke, new result": lambda: executor.invoke("main"),
-        "executor, invoke, output bound": lambda: bound.invoke("main"),
+        "executor, invoke, output bound": lambda: bound_executor.invoke("main"),
     }
     try:
         import tvm_ffi
     except ImportError:
-        return found
+        return roads
     u, v, w = (tvm_ffi.from_dlpack(a) for a in (x, y, z))
     loaded, empty = tvm_ffi.load_module(str(path)), tvm_ffi.get_global_func("testing.nop")
     ffi_add, ffi_main = loaded["add"], loaded["main"]
@@ -98,7 +98,7 @@ def calls(path: Path) -> dict[str, Callable[[], object]]:
         "tvm-ffi, tensor function, NumPy": lambda: ffi_add(x, y, z),
         "tvm-ffi, graph function, its tensors, result given": lambda: ffi_main(u, v, w),
         "tvm-ffi, graph function, its tensors, new result": lambda: ffi_main(u, v),
-        **found,
+        **roads,
     }
 
 
@@ -114,7 +114,7 @@ def main() -> None:
 def lines(rows: Mapping[str, Sequence[float]]) -> list[str]:
     """A Markdown table; the last columns are what is above the empty call without arguments."""
     empty = rows.get("tvm-ffi, empty, no arguments")
-    made = [
+    table = [
         "| call | min µs | median µs | above an empty call: min | median |",
         "|---" + "|--:" * 4 + "|",
     ]
@@ -124,8 +124,8 @@ def lines(rows: Mapping[str, Sequence[float]]) -> list[str]:
             cells += [f"{value - nothing:.2f}" for value, nothing in zip(pair, empty, strict=True)]
         else:
             cells += ["tvm-ffi is not installed"] * 2
-        made.append(f"| {name} | {' | '.join(cells)} |")
-    return made
+        table.append(f"| {name} | {' | '.join(cells)} |")
+    return table
 
 
 if __name__ == "__main__":

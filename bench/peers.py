@@ -48,8 +48,8 @@ def openvino(case: Case, threads: int) -> Runner:
     feeds = {compiled.input(name): values for name, values in case.inputs.items()}
 
     def run() -> tuple[Array, ...]:
-        found = request.infer(feeds, share_inputs=True, share_outputs=True)
-        return tuple(found[port] for port in compiled.outputs)
+        results = request.infer(feeds, share_inputs=True, share_outputs=True)
+        return tuple(results[port] for port in compiled.outputs)
 
     return run
 
@@ -111,18 +111,18 @@ def iree(case: Case, threads: int) -> Runner:
     arrays = tuple(case.inputs.values())
 
     def run() -> tuple[Array, ...]:
-        found = function(*arrays)
-        outputs = found if isinstance(found, tuple | list) else (found,)
+        results = function(*arrays)
+        outputs = results if isinstance(results, tuple | list) else (results,)
         return tuple(output.to_host() for output in outputs)
 
     return run
 
 
 def _run(command: list[Any]) -> None:
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        said = [line for line in done.stderr.splitlines() if "error" in line.lower()]
-        raise RuntimeError((said or done.stderr.splitlines() or ["failed"])[0])
+    process = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
+    if process.returncode != 0:
+        error_lines = [line for line in process.stderr.splitlines() if "error" in line.lower()]
+        raise RuntimeError((error_lines or process.stderr.splitlines() or ["failed"])[0])
 
 
 def tvm(case: Case, threads: int) -> Runner:
@@ -140,8 +140,8 @@ def tvm(case: Case, threads: int) -> Runner:
     arrays = [tvm.runtime.tensor(values) for values in case.inputs.values()]
 
     def run() -> tuple[Array, ...]:
-        found = machine["main"](*arrays)
-        outputs = [found] if isinstance(found, tvm.runtime.Tensor) else list(found)
+        results = machine["main"](*arrays)
+        outputs = [results] if isinstance(results, tvm.runtime.Tensor) else list(results)
         return tuple(output.numpy() for output in outputs)
 
     return run

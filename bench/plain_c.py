@@ -41,8 +41,8 @@ def prepared(
 
 def first_output(result: object) -> np.ndarray:
     """The first result of an inference."""
-    one = result[0] if isinstance(result, tuple | list) else result
-    return np.asarray(one.numpy())  # type: ignore[attr-defined]
+    tensor = result[0] if isinstance(result, tuple | list) else result
+    return np.asarray(tensor.numpy())  # type: ignore[attr-defined]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -70,8 +70,8 @@ def main(arguments: list[str] | None = None) -> None:
                     err_msg=n,
                 )
             times = measure(runs, seconds=options.seconds, reps=5)
-        least = times["llvm"].min_ms
-        cells = (f"{t.min_ms:10.2f} ms {t.min_ms / least:5.2f}x" for t in times.values())
+        llvm_ms = times["llvm"].min_ms
+        cells = (f"{t.min_ms:10.2f} ms {t.min_ms / llvm_ms:5.2f}x" for t in times.values())
         print(f"{name:14}" + "".join(f"{c:>20}" for c in cells), flush=True)
 
 

@@ -11,8 +11,8 @@ Result = dict[str, Any]
 
 def best_peer(result: Result, key: str) -> tuple[str, float] | None:
     """(label, ms) of the fastest peer that produced times."""
-    found = [(row["label"], row[key]) for row in timed(result) if row["name"] != "ours"]
-    return min(found, key=lambda item: item[1]) if found else None
+    peer_times = [(row["label"], row[key]) for row in timed(result) if row["name"] != "ours"]
+    return min(peer_times, key=lambda item: item[1]) if peer_times else None
 
 
 def timed(result: Result) -> list[dict[str, Any]]:
@@ -22,9 +22,9 @@ def timed(result: Result) -> list[dict[str, Any]]:
 
 def ratio(result: Result, key: str) -> float | None:
     """Ours / best peer by `key`; None when either side has no times."""
-    ours = [row[key] for row in timed(result) if row["name"] == "ours"]
+    our_times = [row[key] for row in timed(result) if row["name"] == "ours"]
     best = best_peer(result, key)
-    return ours[0] / best[1] if ours and best else None
+    return our_times[0] / best[1] if our_times and best else None
 
 
 def geometric_mean(values: list[float]) -> float:
@@ -57,15 +57,15 @@ PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 
 def grouped(results: Iterable[Result]) -> list[tuple[tuple[str, str, int], list[Result]]]:
     """Results by machine, precision and threads: by precision, then in the order of machines."""
-    found: dict[tuple[str, str, int], list[Result]] = {}
+    groups: dict[tuple[str, str, int], list[Result]] = {}
     for r in results:
-        found.setdefault((r["machine"], precision(r), r["threads"]), []).append(r)
-    machines = list(dict.fromkeys(machine for machine, _, _ in found))
+        groups.setdefault((r["machine"], precision(r), r["threads"]), []).append(r)
+    machines = list(dict.fromkeys(machine for machine, _, _ in groups))
 
     def place(key: tuple[str, str, int]) -> tuple[int, int, int]:
         return PRECISIONS.index(key[1]), machines.index(key[0]), key[2]
 
-    return [(key, found[key]) for key in sorted(found, key=place)]
+    return [(key, groups[key]) for key in sorted(groups, key=place)]
 
 
 def _error(row: dict[str, Any]) -> str:
@@ -134,15 +134,15 @@ def firmware_lines(records: list[Result]) -> list[str]:
         "|---|---|---|---:|---:|---:|---:|---:|",
     ]
     for record in records:
-        ours, *others = record["rows"]
-        peer = next((row for row in others if row["status"] == "ok"), None)
+        our_row, *peer_rows = record["rows"]
+        peer = next((row for row in peer_rows if row["status"] == "ok"), None)
         for row in record["rows"]:
             head = f"| {record['model'].replace(' on ', ' | ')} | {row['label']} {row['version']}"
             if "flash" not in row:
                 lines.append(f"{head}: {row['status']} | | | | | |")
                 continue
             cells = [f"{row[key]:,}" for key in _FIGURES]
-            if row is ours and peer is not None:
+            if row is our_row and peer is not None:
                 pairs = zip(cells, _FIGURES, strict=True)
                 cells = [f"{cell} ({row[key] / peer[key]:.2f})" for cell, key in pairs]
             note = "" if row["status"] == "ok" else f": {row['status']}"
@@ -162,7 +162,7 @@ DENORMALS_HEAD = [
 
 def denormal_lines(record: Mapping[str, Any]) -> list[str]:
     """The rows of a record; masks stand by their values."""
-    found = []
+    table = []
     for name, times in record["rows"].items():
         base = times[NORMAL]
 
@@ -170,7 +170,7 @@ def denormal_lines(record: Mapping[str, Any]) -> list[str]:
             return f"{times[kind] / base:.2f}" if kind in times else ""
 
         masks = [f"{k}: {cell(k)}" for k in times if k.startswith("mask")]
-        way = ", ".join(masks) or cell("on the way")
-        cells = [f"{base:.1f}", cell("inputs"), cell("weights"), way, cell(FLUSHED)]
-        found.append(f"| {name} | {' | '.join(cells)} |")
-    return found
+        intermediates = ", ".join(masks) or cell("on the way")
+        cells = [f"{base:.1f}", cell("inputs"), cell("weights"), intermediates, cell(FLUSHED)]
+        table.append(f"| {name} | {' | '.join(cells)} |")
+    return table

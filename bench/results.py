@@ -59,27 +59,27 @@ def page(records: list[Record], remarks: str) -> str:
     machines = list(dict.fromkeys(r["machine"] for r in records))
     parts = [HEAD, *_summary(records), "## Machines and runs\n", *_machines(records, machines)]
     for machine in machines:
-        here = [r for r in records if r["machine"] == machine]
+        of_machine = [r for r in records if r["machine"] == machine]
         letter = _letter(machines.index(machine))
-        for title, made in (
-            ("Latency", _latency(here)),
-            ("Errors of lower precisions", _errors(here)),
-            *((_TABLES[name], _beside(here, name)) for name in _TABLES),
-            ("Compile time and memory", _compile(here)),
-            ("Memory of a run", _memory(here)),
-            ("Loading", _loading(here)),
-            ("Calls", _overhead(here)),
-            ("Numbers below the normal ones", _denormals(here)),
-            ("Devices", _devices(here)),
-            ("GPU", _gpu(here)),
-            ("Firmware", _firmware(here)),
-            ("Convolutions against the FMA peak", _convolutions(here)),
-            ("More cores", _many_cores(here)),
-            ("Kernel classes against the limits of the machine", _classes(here)),
-            ("Kernels against the limits of the machine", _rooflines(here)),
+        for title, section in (
+            ("Latency", _latency(of_machine)),
+            ("Errors of lower precisions", _errors(of_machine)),
+            *((_TABLES[name], _beside(of_machine, name)) for name in _TABLES),
+            ("Compile time and memory", _compile(of_machine)),
+            ("Memory of a run", _memory(of_machine)),
+            ("Loading", _loading(of_machine)),
+            ("Calls", _overhead(of_machine)),
+            ("Numbers below the normal ones", _denormals(of_machine)),
+            ("Devices", _devices(of_machine)),
+            ("GPU", _gpu(of_machine)),
+            ("Firmware", _firmware(of_machine)),
+            ("Convolutions against the FMA peak", _convolutions(of_machine)),
+            ("More cores", _many_cores(of_machine)),
+            ("Kernel classes against the limits of the machine", _classes(of_machine)),
+            ("Kernels against the limits of the machine", _rooflines(of_machine)),
         ):
-            if made:
-                parts += [f"## {title}, machine {letter}\n", *made]
+            if section:
+                parts += [f"## {title}, machine {letter}\n", *section]
     return "\n".join([*parts, remarks.strip(), ""])
 
 
@@ -114,12 +114,12 @@ def _summary(records: list[Record]) -> list[str]:
 def _machines(records: list[Record], machines: list[str]) -> list[str]:
     lines = []
     for machine in machines:
-        here = [r for r in records if r["machine"] == machine]
-        runs = sorted({r["run"] for r in here})
-        rows = [row for r in _kind(here, "latency") for row in r["rows"] if row["version"]]
+        of_machine = [r for r in records if r["machine"] == machine]
+        runs = sorted({r["run"] for r in of_machine})
+        rows = [row for r in _kind(of_machine, "latency") for row in r["rows"] if row["version"]]
         versions = dict.fromkeys(f"{row['label']} {row['version']}" for row in rows)
         lines.append(f"- **{_letter(machines.index(machine))}**: {machine}")
-        lines += [f"  - processor: {_processor(r)}" for r in _kind(here, "processor")[-1:]]
+        lines += [f"  - processor: {_processor(r)}" for r in _kind(of_machine, "processor")[-1:]]
         lines.append(f"  - versions: {', '.join(versions) or 'no peer'}")
         lines.append(f"  - runs (UTC, commit): {'; '.join(runs)}")
     return [*lines, ""]
@@ -141,22 +141,22 @@ _TABLES = {
 
 
 def _beside(records: list[Record], table: str) -> list[str]:
-    found = [r for r in _kind(records, "beside") if r["table"] == table]
+    of_table = [r for r in _kind(records, "beside") if r["table"] == table]
     head = (
         f"Least milliseconds (`python -m bench.{table}`); in brackets the time of the first column "
         "as a part of it.\n"
     )
-    return [head, *beside.lines(found)] if found else []
+    return [head, *beside.lines(of_table)] if of_table else []
 
 
 def _errors(records: list[Record]) -> list[str]:
     """Errors against float64, of those who were asked for a lower precision, at one thread."""
-    found = [r for r in _kind(records, "latency") if precision(r) != "float32"]
-    found = [r for r in found if r["threads"] == min(x["threads"] for x in found)]
-    if not found:
+    latencies = [r for r in _kind(records, "latency") if precision(r) != "float32"]
+    latencies = [r for r in latencies if r["threads"] == min(x["threads"] for x in latencies)]
+    if not latencies:
         return []
     labels = list(
-        dict.fromkeys(row["label"] for r in found for row in r["rows"] if row.get("error"))
+        dict.fromkeys(row["label"] for r in latencies for row in r["rows"] if row.get("error"))
     )
     lines = [
         "Largest difference of a result from float64, as a part of the largest result; in brackets "
@@ -164,7 +164,7 @@ def _errors(records: list[Record]) -> list[str]:
         "| model | precision | " + " | ".join(labels) + " |",
         "|---|---|" + "--:|" * len(labels),
     ]
-    for r in found:
+    for r in latencies:
         rows = {row["label"]: row for row in r["rows"] if row.get("error")}
         cells = [_error_text(rows[x]) if x in rows else "-" for x in labels]
         lines.append(f"| {r['model']} | {precision(r)} | {' | '.join(cells)} |")
@@ -177,9 +177,9 @@ def _error_text(row: Record) -> str:
 
 
 def _latency(records: list[Record]) -> list[str]:
-    found = sorted(_kind(records, "latency"), key=lambda r: (precision(r), r["threads"]))
-    lines = summary_lines(found, run=True) if found else []
-    if any(r["clock"] == "cpu" for r in found):
+    latencies = sorted(_kind(records, "latency"), key=lambda r: (precision(r), r["threads"]))
+    lines = summary_lines(latencies, run=True) if latencies else []
+    if any(r["clock"] == "cpu" for r in latencies):
         lines.append(
             "\nRows of clock `cpu` are processor time: the machine did other work as well."
         )
@@ -188,19 +188,19 @@ def _latency(records: list[Record]) -> list[str]:
 
 def _compile(records: list[Record]) -> list[str]:
     rows = [row for r in _kind(records, "compile") for row in r["rows"]]
-    made = [compile_time.row_text(compile_time.Row(**row)) for row in rows]
-    return [*compile_time.HEAD, *made, ""] if made else []
+    table = [compile_time.row_text(compile_time.Row(**row)) for row in rows]
+    return [*compile_time.HEAD, *table, ""] if table else []
 
 
 def _memory(records: list[Record]) -> list[str]:
-    found = _kind(records, "memory")
+    memories = _kind(records, "memory")
     head = [
         "Anonymous memory that running takes, besides weights (bench/memory.py).\n",
         "| model | engine | MiB | |",
         "|---|---|--:|---|",
     ]
-    made = [line for r in found for line in memory.lines(r["model"], r["rows"])]
-    return [*head, *made, ""] if made else []
+    table = [line for r in memories for line in memory.lines(r["model"], r["rows"])]
+    return [*head, *table, ""] if table else []
 
 
 def _loading(records: list[Record]) -> list[str]:
@@ -209,53 +209,57 @@ def _loading(records: list[Record]) -> list[str]:
 
 
 def _firmware(records: list[Record]) -> list[str]:
-    found = _kind(records, "firmware")
-    return [FIRMWARE_HEAD, *firmware_lines(found), ""] if found else []
+    firmware = _kind(records, "firmware")
+    return [FIRMWARE_HEAD, *firmware_lines(firmware), ""] if firmware else []
 
 
 def _devices(records: list[Record]) -> list[str]:
-    found = _kind(records, "devices")
-    return [*devices.HEAD, *map(devices.line, found), ""] if found else []
+    device_records = _kind(records, "devices")
+    return [*devices.HEAD, *map(devices.line, device_records), ""] if device_records else []
 
 
 def _gpu(records: list[Record]) -> list[str]:
-    found = _kind(records, "gpu")
-    return gpu.page(found) if found else []
+    gpu_records = _kind(records, "gpu")
+    return gpu.page(gpu_records) if gpu_records else []
 
 
 def _overhead(records: list[Record]) -> list[str]:
-    found = _kind(records, "overhead")
-    return [*overhead.lines(found[-1]["rows"]), ""] if found else []
+    overheads = _kind(records, "overhead")
+    return [*overhead.lines(overheads[-1]["rows"]), ""] if overheads else []
 
 
 def _denormals(records: list[Record]) -> list[str]:
-    found = _kind(records, "denormals")
-    return [*DENORMALS_HEAD, *denormal_lines(found[-1]), ""] if found else []
+    denormal_records = _kind(records, "denormals")
+    return [*DENORMALS_HEAD, *denormal_lines(denormal_records[-1]), ""] if denormal_records else []
 
 
 def _convolutions(records: list[Record]) -> list[str]:
-    found = _kind(records, "convolutions")
-    made = [line for r in found for line in convolutions.lines(r["model"], r["peak"], r["rows"])]
+    convolution_records = _kind(records, "convolutions")
+    table = [
+        line
+        for r in convolution_records
+        for line in convolutions.lines(r["model"], r["peak"], r["rows"])
+    ]
     head = "Operations of the direct sums, in the time that layers took (bench/convolutions.py).\n"
-    return [head, *convolutions.HEAD, *made, ""] if made else []
+    return [head, *convolutions.HEAD, *table, ""] if table else []
 
 
 def _many_cores(records: list[Record]) -> list[str]:
-    found = _kind(records, "many_cores")
-    return [*many_cores.HEAD, *map(many_cores.line, found), ""] if found else []
+    core_records = _kind(records, "many_cores")
+    return [*many_cores.HEAD, *map(many_cores.line, core_records), ""] if core_records else []
 
 
 def _classes(records: list[Record]) -> list[str]:
-    found = _kind(records, "roofline")
-    return kernel_classes.lines(found) if found else []
+    rooflines = _kind(records, "roofline")
+    return kernel_classes.lines(rooflines) if rooflines else []
 
 
 def _rooflines(records: list[Record]) -> list[str]:
     """In float32, by the instructions of the machine; other precisions and older processors are
     among the classes alone."""
-    every = [r for r in _kind(records, "roofline") if not r.get("target")]
-    found = [r for r in every if precision(r) == "float32"]
-    if not found:
+    native = [r for r in _kind(records, "roofline") if not r.get("target")]
+    float32_records = [r for r in native if precision(r) == "float32"]
+    if not float32_records:
         return []
     lines = [
         "One thread. Work is by definition, so a transformed convolution may exceed the peak;",
@@ -268,18 +272,18 @@ def _rooflines(records: list[Record]) -> list[str]:
     ]
     single = (r for r in _kind(records, "latency") if r["threads"] == 1)
     latency = {r["model"]: r for r in single if precision(r) == "float32"}
-    for r in found:
+    for r in float32_records:
         line = restored(r)
         worst = sorted(line.rows, key=lambda row: -row.lost)[:3]
         names = ", ".join(f"`{row.kernel}` {row.lost:.0f} µs" for row in worst)
         best = best_peer(latency[r["model"]], "min_ms") if r["model"] in latency else None
-        least = f"{line.limit / 1e3 / best[1]:.2f}" if best else "-"
+        peer_ratio = f"{line.limit / 1e3 / best[1]:.2f}" if best else "-"
         rate = sum(row.flops for row in line.rows) / line.micros / 1e3
         lines.append(
             f"| {r['model']} | {line.micros / 1e3:.2f} | {line.limit / 1e3:.2f} | "
-            f"{line.limit / line.micros:.0%} | {least} | {rate:.1f} | {names} |"
+            f"{line.limit / line.micros:.0%} | {peer_ratio} | {rate:.1f} | {names} |"
         )
-    for r in found:
+    for r in float32_records:
         line = restored(r)
         lines += [f"\n### {r['model']}\n", limits_line(line.limits), f"Run: {r['run']}.\n"]
         lines += table(line, KERNELS_SHOWN)

@@ -79,15 +79,15 @@ class Roofline:
 
 def random_inputs(exe: Executable, function: str = "main") -> dict[str, Array]:
     """Normal numbers, and ones for integers. UserError when a dimension is symbolic."""
-    rng, made = np.random.default_rng(0), {}
+    rng, arrays = np.random.default_rng(0), {}
     for p in graph_function(exe, function).info.inputs:
         sizes = p.shape or ()
         if not all(isinstance(d, int) for d in sizes):
             raise UserError(f"input {p.name} has symbolic dimensions", hint="NAME=N after MODEL")
         shape, dtype = tuple(int(d) for d in sizes), dtype_named(p.dtype)
         real = dtype.kind not in "iub"
-        made[p.name] = rng.standard_normal(shape).astype(dtype) if real else np.ones(shape, dtype)
-    return made
+        arrays[p.name] = rng.standard_normal(shape).astype(dtype) if real else np.ones(shape, dtype)
+    return arrays
 
 
 def roofline(
@@ -102,25 +102,29 @@ def roofline(
     groups, target = Groups(), tk.Target(target_of(cpu))
     exe = tk.compile(mod, target, precision=precision, instruments=[groups])
     limits = measure_limits(target=target)
-    taken = time_calls(exe, inputs or random_inputs(exe), seconds)
-    work = {name: work_of(f) for name, f in groups.found.items()}
-    rows = _rows(exe, taken, work, limits)
-    return Roofline(tuple(sorted(rows, key=lambda r: -r.micros)), taken.micros, limits)
+    run_time = time_calls(exe, inputs or random_inputs(exe), seconds)
+    work = {name: work_of(f) for name, f in groups.functions.items()}
+    rows = _rows(exe, run_time, work, limits)
+    return Roofline(tuple(sorted(rows, key=lambda r: -r.micros)), run_time.micros, limits)
 
 
-def _rows(exe: Executable, taken: RunTime, work: Mapping[str, Work], limits: Limits) -> list[Row]:
+def _rows(
+    exe: Executable, run_time: RunTime, work: Mapping[str, Work], limits: Limits
+) -> list[Row]:
     classes = {k.symbol: k.kernel_class for k in exe.kernels}
     plan = graph_function(exe, "main").calls
-    cold = sum({at: n for call in plan for at, n in _weights(call, work[call.symbol])}.values())
-    found: dict[str, Row] = {}
-    for call, time in zip(plan, taken.calls, strict=True):
+    cold = sum(
+        {place: n for call in plan for place, n in _weights(call, work[call.symbol])}.values()
+    )
+    row_of_kernel: dict[str, Row] = {}
+    for call, time in zip(plan, run_time.calls, strict=True):
         w, k = work[call.symbol], call.symbol
         weights = sum(n for _, n in _weights(call, w))
         warm = sum(w.reads) + w.writes - weights
         compute = w.flops / limits.peak(w.unit) / 1e3
         memory = (weights / limits.bandwidth(cold) + warm / limits.bandwidth(warm)) / 1e3
-        old = found.get(k, Row(k, classes[k], 0, 0, 0, 0, 0, ""))
-        found[k] = Row(
+        old = row_of_kernel.get(k, Row(k, classes[k], 0, 0, 0, 0, 0, ""))
+        row_of_kernel[k] = Row(
             k,
             classes[k],
             old.calls + 1,
@@ -130,7 +134,7 @@ def _rows(exe: Executable, taken: RunTime, work: Mapping[str, Work], limits: Lim
             old.limit + max(compute, memory),
             "compute" if compute >= memory else "memory",
         )
-    return list(found.values())
+    return list(row_of_kernel.values())
 
 
 def _weights(call: KernelCall, work: Work) -> list[tuple[Ptr, float]]:
@@ -139,29 +143,29 @@ def _weights(call: KernelCall, work: Work) -> list[tuple[Ptr, float]]:
     return [(a, n) for a, n in zip(pointers, work.reads, strict=False) if a.base == "weights"]
 
 
-def table(found: Roofline, top: int) -> list[str]:
+def table(figures: Roofline, top: int) -> list[str]:
     """Markdown: `top` rows, the rest as one, the totals."""
     lines = [
         "| kernel | class | calls | MFLOP | MB | µs | GFLOP/s | bound | of limit | share "
         "| lost µs |",
         "|---|---|--:|--:|--:|--:|--:|---|--:|--:|--:|",
     ]
-    lines += [_line(found, f"`{r.kernel}`", [r]) for r in found.rows[:top]]
-    rest = found.rows[top:]
-    if rest:
-        lines.append(_line(found, f"{len(rest)} more", rest))
-    return [*lines, _line(found, "**all kernels**", found.rows)]
+    lines += [_line(figures, f"`{r.kernel}`", [r]) for r in figures.rows[:top]]
+    tail = figures.rows[top:]
+    if tail:
+        lines.append(_line(figures, f"{len(tail)} more", tail))
+    return [*lines, _line(figures, "**all kernels**", figures.rows)]
 
 
-def _line(found: Roofline, name: str, rows: Any) -> str:
+def _line(figures: Roofline, name: str, rows: Any) -> str:
     micros, limit = sum(r.micros for r in rows), sum(r.limit for r in rows)
     flops, moved = sum(r.flops for r in rows), sum(r.bytes for r in rows)
-    one = rows[0] if len(rows) == 1 else None
-    op_class, bound = (one.op_class, one.bound) if one else ("", "")
+    row = rows[0] if len(rows) == 1 else None
+    op_class, bottleneck = (row.op_class, row.bound) if row else ("", "")
     return (
         f"| {name} | {op_class} | {sum(r.calls for r in rows)} | {flops / 1e6:.1f} | "
-        f"{moved / 1e6:.2f} | {micros:.0f} | {flops / micros / 1e3:.1f} | {bound} | "
-        f"{limit / micros:.0%} | {micros / found.micros:.1%} | {sum(r.lost for r in rows):.0f} |"
+        f"{moved / 1e6:.2f} | {micros:.0f} | {flops / micros / 1e3:.1f} | {bottleneck} | "
+        f"{limit / micros:.0%} | {micros / figures.micros:.1%} | {sum(r.lost for r in rows):.0f} |"
     )
 
 
@@ -182,28 +186,28 @@ def module_of(
         from tests.zoo.export import model_path
         from tests.zoo.quantise import quantised_path
 
-        found = inputs(NETWORKS[EXPORTS[model].network], seed=0)
+        arrays = inputs(NETWORKS[EXPORTS[model].network], seed=0)
         path = quantised_path(model) if quantised else model_path(model)
-        return tk.frontend.from_onnx(path), found
+        return tk.frontend.from_onnx(path), arrays
     return tk.frontend.from_onnx(Path(model), freeze=dict(dims) or None), {}
 
 
-def record(model: str, found: Roofline, precision: str = "float32", target: str = "") -> None:
+def record(model: str, figures: Roofline, precision: str = "float32", target: str = "") -> None:
     """Keeps the figures for bench/RESULTS.md."""
     data = {
-        "whole": found.whole,
-        "limits": asdict(found.limits),
-        "rows": [asdict(r) for r in found.rows],
+        "whole": figures.whole,
+        "limits": asdict(figures.limits),
+        "rows": [asdict(r) for r in figures.rows],
     }
     add("roofline", model, 1, data, precision=precision, target=target)
 
 
-def restored(kept: Mapping[str, Any]) -> Roofline:
+def restored(record: Mapping[str, Any]) -> Roofline:
     """What `record` kept."""
-    limits = kept["limits"]
+    limits = record["limits"]
     rates = tuple((int(size), float(rate)) for size, rate in limits["gbytes"])
-    rows = tuple(Row(**row) for row in kept["rows"])
-    return Roofline(rows, kept["whole"], Limits(limits["peaks"], rates))
+    rows = tuple(Row(**row) for row in record["rows"])
+    return Roofline(rows, record["whole"], Limits(limits["peaks"], rates))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -220,17 +224,17 @@ def main(arguments: list[str] | None = None) -> None:
     precision = "float32" if quantised else options.precision
     target = "" if options.cpu == "native" else options.cpu
     dims = {k: int(n) for k, _, n in (m.partition("=") for m in options.models) if n}
-    asked = [m for m in options.models if "=" not in m]
-    for model in asked or (QUANTISED if quantised else MODELS):
+    names = [m for m in options.models if "=" not in m]
+    for model in names or (QUANTISED if quantised else MODELS):
         mod, inputs = module_of(model, dims, quantised)
-        found = roofline(mod, options.seconds, inputs, precision, options.cpu)
+        figures = roofline(mod, options.seconds, inputs, precision, options.cpu)
         if options.record:
-            record(model, found, options.precision, target)
-        print(f"\n## {model}\n\n{limits_line(found.limits)}\n")
-        print("\n".join(table(found, options.top)))
+            record(model, figures, options.precision, target)
+        print(f"\n## {model}\n\n{limits_line(figures.limits)}\n")
+        print("\n".join(table(figures, options.top)))
         print(
-            f"\nKernels {found.micros / 1e3:.3f} ms, at the limit {found.limit / 1e3:.3f} ms "
-            f"({found.limit / found.micros:.0%}); the whole call {found.whole / 1e3:.3f} ms",
+            f"\nKernels {figures.micros / 1e3:.3f} ms, at the limit {figures.limit / 1e3:.3f} ms "
+            f"({figures.limit / figures.micros:.0%}); the whole call {figures.whole / 1e3:.3f} ms",
             flush=True,
         )
 

@@ -110,25 +110,25 @@ def one_loop(folder: Path, rows: int) -> Iterator[int]:
     yield from _loop(folder, max(200, rows // 10), _batch(folder))
 
 
-def _count(folder: Path, rows: int, batch: int, done: Any) -> None:
+def _count(folder: Path, rows: int, batch: int, queue: Any) -> None:
     for count in _loop(folder, rows, batch):
-        done.put(count)
+        queue.put(count)
 
 
 def loops(folder: Path, rows: int) -> Iterator[int]:
     """As many such processes as there are CPUs."""
     cpus = available_cpus()
     context = multiprocessing.get_context("spawn")
-    done = context.Queue()
-    each = max(200, rows // 10)
+    queue = context.Queue()
+    rows_of_process = max(200, rows // 10)
     workers = [
-        context.Process(target=_count, args=(folder, each, _batch(folder), done))
+        context.Process(target=_count, args=(folder, rows_of_process, _batch(folder), queue))
         for _ in range(cpus)
     ]
     for worker in workers:
         worker.start()
-    for _ in range(-(-each // _batch(folder)) * cpus):
-        yield done.get()
+    for _ in range(-(-rows_of_process // _batch(folder)) * cpus):
+        yield queue.get()
 
 
 def _options(folder: Path) -> dict[str, Any]:
@@ -185,8 +185,12 @@ class OnnxRuntime:
         """The rows with their results."""
         import pyarrow as pa
 
-        (found,) = self._session.run(None, preprocess(table.combine_chunks().to_batches()[0]))
-        scores = pa.FixedSizeListArray.from_arrays(pa.array(found.reshape(-1)), found.shape[1])
+        (scores_array,) = self._session.run(
+            None, preprocess(table.combine_chunks().to_batches()[0])
+        )
+        scores = pa.FixedSizeListArray.from_arrays(
+            pa.array(scores_array.reshape(-1)), scores_array.shape[1]
+        )
         return pa.table({"id": table.column("id"), "y": scores})
 
 
@@ -229,27 +233,27 @@ def run(name: str, folder: Path, rows: int) -> dict[str, float]:
     begin = time.time()
     with tempfile.TemporaryDirectory() as marks:
         os.environ[_MARKS] = marks
-        done, used, before = threading.Event(), dict[int, float](), dict[int, float]()
+        stop, cpu_times, before = threading.Event(), dict[int, float](), dict[int, float]()
 
         def watch() -> None:
-            while not done.wait(0.1):
-                used.update(cpu_seconds(os.getpid()))
+            while not stop.wait(0.1):
+                cpu_times.update(cpu_seconds(os.getpid()))
                 if not before and any(Path(marks).iterdir()):
-                    before.update(used)
+                    before.update(cpu_times)
 
         watcher = threading.Thread(target=watch)
         watcher.start()
         total = sum(CONTENDERS[name](folder, rows))
         end = time.time()
-        done.set()
+        stop.set()
         watcher.join()
-        used.update(cpu_seconds(os.getpid()))
+        cpu_times.update(cpu_seconds(os.getpid()))
         first = min(float(mark.read_text()) for mark in Path(marks).iterdir())
     return {
         "rows": total,
         "rate": total / (end - first),
         "whole": total / (end - begin),
-        "cpu": total / (sum(used.values()) - sum(before.values())),
+        "cpu": total / (sum(cpu_times.values()) - sum(before.values())),
     }
 
 
@@ -260,10 +264,10 @@ def tree(root: int) -> Iterator[tuple[int, list[str]]]:
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 rows[int(entry.name)] = (entry / "stat").read_text().rpartition(")")[2].split()[1:]
-    left = [root]
-    while left:
-        process = left.pop()
-        left += [other for other, fields in rows.items() if int(fields[0]) == process]
+    queue = [root]
+    while queue:
+        process = queue.pop()
+        queue += [child for child, fields in rows.items() if int(fields[0]) == process]
         if process in rows:
             yield process, rows[process]
 
@@ -289,18 +293,18 @@ def tree_bytes(root: int) -> int:
 def measured(name: str, folder: Path, rows: int) -> dict[str, float]:
     """`run` in a process of its own, with the most memory of its tree."""
     command = [sys.executable, "-m", "bench.scoring", "--only", name, "--rows", str(rows)]
-    done = threading.Event()
+    stop = threading.Event()
     peak = [0]
     with subprocess.Popen([*command, "--folder", str(folder)], stdout=subprocess.PIPE) as process:
 
         def sample() -> None:
-            while not done.wait(1):
+            while not stop.wait(1):
                 peak[0] = max(peak[0], tree_bytes(process.pid))
 
         thread = threading.Thread(target=sample)
         thread.start()
         text, _ = process.communicate()
-        done.set()
+        stop.set()
         thread.join()
     if process.returncode:
         raise SystemExit(f"{name} failed")
@@ -328,18 +332,18 @@ def main() -> None:
         print(f"{options.rows} rows, {_batch(folder)} in a call, {cpus} CPUs")
         print("| | rows/s | of loop x CPUs | of loops | per CPU s | of loop | whole | memory |")
         print("|---|---|---|---|---|---|---|---|")
-        found: dict[str, dict[str, float]] = {}
+        figures: dict[str, dict[str, float]] = {}
         for name in CONTENDERS:
-            found[name] = one = measured(name, folder, options.rows)
-            loop, limit = found["loop, one thread"], found.get("loops, a process a CPU", one)
+            figures[name] = row = measured(name, folder, options.rows)
+            loop, limit = figures["loop, one thread"], figures.get("loops, a process a CPU", row)
             cells = [
-                f"{one['rate']:.1f}",
-                f"{one['rate'] / (loop['rate'] * cpus):.3f}",
-                f"{one['rate'] / limit['rate']:.3f}",
-                f"{one['cpu']:.1f}",
-                f"{one['cpu'] / loop['cpu']:.3f}",
-                f"{one['whole']:.1f}",
-                f"{one['bytes'] >> 20} MB",
+                f"{row['rate']:.1f}",
+                f"{row['rate'] / (loop['rate'] * cpus):.3f}",
+                f"{row['rate'] / limit['rate']:.3f}",
+                f"{row['cpu']:.1f}",
+                f"{row['cpu'] / loop['cpu']:.3f}",
+                f"{row['whole']:.1f}",
+                f"{row['bytes'] >> 20} MB",
             ]
             print(
                 f"| {name} | {' | '.join(cells)} |",

@@ -76,12 +76,12 @@ def summary(records: list[Record]) -> list[str]:
 
 def processor(machine: str) -> str:
     """A machine of the records in the words of the tables: its name, generation and vectors."""
-    name, _, rest = machine.partition(";")[0].partition(",")
-    if "amx" in rest:  # a virtual machine shows no model that has it
+    name, _, tail = machine.partition(";")[0].partition(",")
+    if "amx" in tail:  # a virtual machine shows no model that has it
         return f"{name.replace('(R)', '').removesuffix(' Processor')}, AMX"
     generation = {"family 25 model 1": "Zen 3", "family 25 model 17": "Zen 4"}
     generation["family 26 model 2"] = "Zen 5"
-    family, _, features = rest.strip().partition(",")
+    family, _, features = tail.strip().partition(",")
     vectors = "AVX-512" if "avx512" in features else "AVX2"
     return f"{name}, {generation.get(family, family)}, {vectors}"
 
@@ -103,8 +103,8 @@ def speed_page(records: list[Record]) -> str:
 
 def _latencies(records: list[Record], machine: str) -> Iterator[str]:
     """A row per network and precision: ours, the best other engine's and the ratio, by threads."""
-    here = [r for r in records if r["kind"] == "latency" and r["machine"] == machine]
-    counts = sorted({r["threads"] for r in here})
+    latencies = [r for r in records if r["kind"] == "latency" and r["machine"] == machine]
+    counts = sorted({r["threads"] for r in latencies})
     heads = [f"{head}, {n} thread{'s' * (n > 1)}" for n in counts for head in ("ms", "best other")]
     yield (
         "| network | precision | "
@@ -113,20 +113,20 @@ def _latencies(records: list[Record], machine: str) -> Iterator[str]:
     )
     yield "|---|---|" + "--:|---|--:|" * len(counts)
     rows: dict[tuple[str, str], dict[int, Record]] = {}
-    for r in here:
+    for r in latencies:
         rows.setdefault((r["model"], precision(r)), {})[r["threads"]] = r
-    for (model, kind), found in rows.items():
-        cells = [cell for n in counts for cell in _cells(found.get(n))]
+    for (model, kind), record_of_threads in rows.items():
+        cells = [cell for n in counts for cell in _cells(record_of_threads.get(n))]
         yield f"| {model} | {kind} | {' | '.join(cells)} |"
 
 
 def _cells(record: Record | None) -> tuple[str, str, str]:
     if record is None:
         return "-", "-", "-"
-    ours = next((row for row in record["rows"] if row["name"] == "ours"), None)
+    our_row = next((row for row in record["rows"] if row["name"] == "ours"), None)
     best, value = best_peer(record, "min_ms"), ratio(record, "min_ms")
     return (
-        _ms(ours["min_ms"]) if ours and ours["status"] == "ok" else "-",
+        _ms(our_row["min_ms"]) if our_row and our_row["status"] == "ok" else "-",
         f"{best[0]} {_ms(best[1])}" if best else "-",
         f"{value:.2f}" if value is not None else "-",
     )
@@ -142,12 +142,12 @@ def _groups(records: list[Record]) -> list[tuple[tuple[str, str, int], list[Reco
 
 def with_table(readme: str, records: list[Record]) -> str:
     """The README with its table of speed."""
-    before, _, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, _, tail = readme.partition(BEGIN)
+    _, end, after = tail.partition(END)
     assert end, "README.md has no place for the table of speed"
     table = "\n".join(summary(records))
-    others = f"The other engines are {engines(records)}."
-    return f"{before}{BEGIN}\n{table}\n\n{others}\n\n{END}{after}"
+    sentence = f"The other engines are {engines(records)}."
+    return f"{before}{BEGIN}\n{table}\n\n{sentence}\n\n{END}{after}"
 
 
 def write(records: list[Record], page: Path = PAGE, readme: Path = README) -> list[Any]:

@@ -70,24 +70,26 @@ def add(
     threads: int,
     data: Mapping[str, Any],
     path: Path = STORE,
-    where: str = "",
+    machine_name: str = "",
     precision: str = "float32",
     target: str = "",
 ) -> Record:
     """Keep one record, in place of an older one of the same kind, model, threads, precision, target
-    (empty: this processor) and machine: `where`, by default this one."""
+    (empty: this processor) and machine: `machine_name`, by default this one."""
     record = {
         "kind": kind,
         "model": model,
         "threads": threads,
-        "machine": where or machine(),
+        "machine": machine_name or machine(),
         "run": run_id(),
         **({} if precision == "float32" else {"precision": precision}),
         **({"target": target} if target else {}),
         **data,
     }
-    kept = [r for r in load(path) if any(r.get(k) != record.get(k) for k in KEY)]
-    lines = [json.dumps(r, separators=(",", ":"), sort_keys=True) for r in (*kept, record)]
+    former_records = [r for r in load(path) if any(r.get(k) != record.get(k) for k in KEY)]
+    lines = [
+        json.dumps(r, separators=(",", ":"), sort_keys=True) for r in (*former_records, record)
+    ]
     partial = path.with_suffix(".part")
     partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
     partial.replace(path)

@@ -68,8 +68,8 @@ PAIR = (
 )
 
 
-def _differ(ours: Sequence[Array], theirs: Sequence[Array]) -> str:
-    return mismatch([np.asarray(a) for a in theirs], [np.asarray(a) for a in ours])
+def _differ(outputs: Sequence[Array], peer_outputs: Sequence[Array]) -> str:
+    return mismatch([np.asarray(a) for a in peer_outputs], [np.asarray(a) for a in outputs])
 
 
 def _models(only: str) -> Iterator[Model]:

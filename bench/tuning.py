@@ -36,30 +36,30 @@ TARGETS = {
 
 def tuned(network: str, target: str, options: argparse.Namespace) -> Tuned:
     """Tune the costliest kernels of a network for a target, and print what was found."""
-    asked, measure = TARGETS[target]
+    spec, measure = TARGETS[target]
     start = time.perf_counter()
-    found = tk.tune(
+    report = tk.tune(
         model_path(network),
-        asked,
+        spec,
         seconds=options.seconds,
         kernels=options.kernels,
         measure=measure,
         seed=options.seed,
         progress=make_progress(sys.stderr, "plain"),
     )
-    took = time.perf_counter() - start
-    print(f"\n{network}, {target}, {took:.0f} s\n{found}")
-    ratios = [row.ratio for row in found.rows]
+    duration = time.perf_counter() - start
+    print(f"\n{network}, {target}, {duration:.0f} s\n{report}")
+    ratios = [row.ratio for row in report.rows]
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     print(f"mean ratio {mean:.3f}", flush=True)
-    return found
+    return report
 
 
 def compared(network: str, target: str, records: object, seconds: float) -> float:
     """The processor's time of the network with records, by that without: the median of pairs."""
-    asked, _ = TARGETS[target]
-    plain = tk.compile(model_path(network), asked)
-    better = tk.compile(model_path(network), asked, records=records)
+    spec, _ = TARGETS[target]
+    plain = tk.compile(model_path(network), spec)
+    better = tk.compile(model_path(network), spec, records=records)
     (info,) = (f.info for f in plain.functions if f.info.kind == "graph")
     inputs = random_inputs(info, {}, 0)
     runs: list[Callable[[], object]] = []
@@ -75,9 +75,9 @@ def compared(network: str, target: str, records: object, seconds: float) -> floa
             call()
             spans[i].append(time.thread_time() - start)
     ratio = float(np.median(np.array(spans[1]) / np.array(spans[0])))
-    least = [1e3 * min(s) for s in spans]
+    best_ms = [1e3 * min(s) for s in spans]
     print(
-        f"{network}, {target}: {least[0]:.2f} ms untuned, {least[1]:.2f} ms tuned, "
+        f"{network}, {target}: {best_ms[0]:.2f} ms untuned, {best_ms[1]:.2f} ms tuned, "
         f"ratio {ratio:.3f}",
         flush=True,
     )
@@ -98,12 +98,12 @@ def main() -> int:
     options = parser.parse_args()
     for target in options.targets:
         for network in options.networks:
-            found = tuned(network, target, options)
+            report = tuned(network, target, options)
             if options.records:
                 options.records.mkdir(parents=True, exist_ok=True)
-                found.save(options.records / f"{network}-{target}.records")
+                report.save(options.records / f"{network}-{target}.records")
             if TARGETS[target][1] == "time":
-                compared(network, target, found.records, 10)
+                compared(network, target, report.records, 10)
     return 0
 
 

@@ -35,8 +35,10 @@ def verdict(limits: Limits, row: Rates) -> str:
     if row not in ROWS:
         return f"no row in target/rates.py: it would say {measured}"
     agrees = (row.pairs >= 1) == (pairs >= 0.95)
-    said = f"row {row.name!r} says pairs {row.pairs:g}, tiles {row.tiles:g}; measured: {measured}"
-    return said if agrees else f"{said}: kernels are chosen by the wrong rate"
+    sentence = (
+        f"row {row.name!r} says pairs {row.pairs:g}, tiles {row.tiles:g}; measured: {measured}"
+    )
+    return sentence if agrees else f"{sentence}: kernels are chosen by the wrong rate"
 
 
 def main(arguments: list[str] | None = None) -> None:

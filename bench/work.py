@@ -24,13 +24,13 @@ PER_ELEMENT: Mapping[str, int] = {"softmax": 4, "log_softmax": 4, "layer_norm": 
 class Groups(Instrument):
     """Collects fused groups by the names of the kernels they become."""
 
-    found: dict[str, Function] = field(default_factory=dict)
+    functions: dict[str, Function] = field(default_factory=dict)
 
     def after(self, step: Step) -> None:
         """Keep the last form of each: with its layouts."""
         for f in step.before.functions:
             if isinstance(f, Function) and f.is_primitive:
-                self.found[f.name] = f
+                self.functions[f.name] = f
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ def work_of(group: Function) -> Work:
     reads = tuple(_read(p, calls) for p in group.params)
     assert isinstance(group.result, RVar)
     flops = [_flops(v, c) for v, c in calls]
-    most = max(zip(flops, calls, strict=True), key=lambda found: found[0])[1][1]
-    return Work(sum(flops), reads, _bytes(group.result.tensor), _unit(most))
+    costliest = max(zip(flops, calls, strict=True), key=lambda pair: pair[0])[1][1]
+    return Work(sum(flops), reads, _bytes(group.result.tensor), _unit(costliest))
 
 
 def _unit(call: Call) -> str:
@@ -76,39 +76,39 @@ def _read(param: RVar, calls: list[tuple[RVar, Call]]) -> float:
     """All of it, or what slices and gathers take out of it."""
     users = [(var, call) for var, call in calls if param in call.args]
     if users and all(ops.get(call.op).pattern == "injective" for _, call in users):
-        taken = sum(_elements(var.tensor) for var, _ in users) * param.tensor.dtype.bytes
-        return min(_bytes(param.tensor), taken)
+        read_bytes = sum(_elements(var.tensor) for var, _ in users) * param.tensor.dtype.bytes
+        return min(_bytes(param.tensor), read_bytes)
     return _bytes(param.tensor)
 
 
 def _flops(var: RVar, call: Call) -> float:
-    made = _elements(var.tensor)
+    count = _elements(var.tensor)
     types = [a.tensor for a in call.args if isinstance(a, RVar)]
     pattern = ops.get(call.op).pattern
     match call.op:
         case "conv2d":
             _, *window = types[1].shape
-            return made * 2 * math.prod(int_value(d) or 1 for d in window)
+            return count * 2 * math.prod(int_value(d) or 1 for d in window)
         case "conv2d_transpose":  # each element of the image is multiplied by every weight
             _, *window = types[1].shape
             return _elements(types[0]) * 2 * math.prod(int_value(d) or 1 for d in window)
         case "winograd_conv2d":
-            return made * 2 * 9 * (int_value(types[1].shape[1]) or 1)
+            return count * 2 * 9 * (int_value(types[1].shape[1]) or 1)
         case "linear":
-            return made * 2 * (int_value(types[0].shape[-1]) or 1)
+            return count * 2 * (int_value(types[0].shape[-1]) or 1)
         case "strassen_linear":  # as many as the direct sums, so that rates compare
-            return made * 2 * (int_value(types[1].shape[0]) or 1)
+            return count * 2 * (int_value(types[1].shape[0]) or 1)
         case "matmul":
             axis = -2 if call.attrs.get("transpose_a") else -1
-            return made * 2 * (int_value(types[0].shape[axis]) or 1)
+            return count * 2 * (int_value(types[0].shape[axis]) or 1)
         case "attention":
             *_, queries, width = (int_value(d) or 1 for d in types[0].shape)
             keys, depth = (int_value(d) or 1 for d in types[2].shape[-2:])
-            seen = keys - (queries - 1) / 2 if call.attrs.get("causal") else keys
-            return made / depth * seen * (2 * width + 2 * depth + PER_ELEMENT["softmax"])
+            keys_read = keys - (queries - 1) / 2 if call.attrs.get("causal") else keys
+            return count / depth * keys_read * (2 * width + 2 * depth + PER_ELEMENT["softmax"])
     if call.op in PER_ELEMENT:
-        return made * PER_ELEMENT[call.op]
+        return count * PER_ELEMENT[call.op]
     if pattern == "reduction":
         window = math.prod(call.attrs.get("kernel", ()) or (1,))
-        return max(_elements(types[0]) if window == 1 else 0, made * window)
-    return 0.0 if pattern == "injective" else made
+        return max(_elements(types[0]) if window == 1 else 0, count * window)
+    return 0.0 if pattern == "injective" else count

@@ -56,12 +56,12 @@ def measured(options: argparse.Namespace, goals: dict[str, float | None]) -> lis
         worker = [sys.executable, "-m", "bench.gpu.worker", str(out)]
         return [*worker, json.dumps(list(todo)), mode, str(seconds)]
 
-    for told in supervise(command, list(goals), options.limit, 60 * options.budget):
-        device = told.get("gpu", device)
-        if "end" not in told:
+    for message in supervise(command, list(goals), options.limit, 60 * options.budget):
+        device = message.get("gpu", device)
+        if "end" not in message:
             continue
-        name = told.pop("end")
-        record = {"model": name, "goal": goals[name], "run": run_id(), **told}
+        name = message.pop("end")
+        record = {"model": name, "goal": goals[name], "run": run_id(), **message}
         if not options.dry:
             record = add("gpu", name, 1, record, options.store, f"{device}; {machine()}")
         records.append(record)

@@ -131,13 +131,13 @@ def product(dtype: str, n: int, dry: int) -> Callable[[Gpu], Work]:
         some = generator.choice(size, min(size, CHECKED_ROWS), replace=False)
         want = x[some].astype(np.float64) @ y.astype(np.float64)
 
-        def check(found: list[Array]) -> str:
-            return off_by(found[0][some], want, TOLERANCE[dtype])
+        def check(outputs: list[Array]) -> str:
+            return off_by(outputs[0][some], want, TOLERANCE[dtype])
 
         rungs = (r for r in RUNGS[dtype] if r.only in ("", gpu.arch))
-        ours = [climbed(gpu, rung, mod, [x, y]) for rung in rungs]
+        rung_contenders = [climbed(gpu, rung, mod, [x, y]) for rung in rungs]
         peer = Peer("cuBLAS, torch", lambda torch: torch.mm, gpu, [x, y])
-        return Work(ours, peer.contender, check, 2.0 * size**3, "FLOP", "cuBLAS")
+        return Work(rung_contenders, peer.contender, check, 2.0 * size**3, "FLOP", "cuBLAS")
 
     return make
 
@@ -154,13 +154,13 @@ def attention(dtype: str, shape: Sizes, dry: Sizes) -> Callable[[Gpu], Work]:
         heads, length, size = dry if gpu.dry else shape
         scale = size**-0.5
         g = GraphBuilder()
-        given = [g.param(name, tensor((1, heads, length, size), dtype)) for name in "qkv"]
-        mod = IRModule((g.finish(g.emit("attention", *given, scale=scale)),))
+        operands = [g.param(name, tensor((1, heads, length, size), dtype)) for name in "qkv"]
+        mod = IRModule((g.finish(g.emit("attention", *operands, scale=scale)),))
         generator = np.random.default_rng(size)
         elements = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
         inputs = [
             generator.standard_normal((1, heads, length, size), "float32").astype(elements)
-            for _ in given
+            for _ in operands
         ]
         some = generator.choice(length, min(length, CHECKED_ROWS), replace=False)
         q, k, v = (x[0].astype(np.float64) for x in inputs)
@@ -168,14 +168,16 @@ def attention(dtype: str, shape: Sizes, dry: Sizes) -> Callable[[Gpu], Work]:
         weights = np.exp(scores - scores.max(axis=2, keepdims=True))
         want = weights / weights.sum(axis=2, keepdims=True) @ v
 
-        def check(found: list[Array]) -> str:
-            return off_by(found[0][0][:, some], want, TOLERANCE[dtype])
+        def check(outputs: list[Array]) -> str:
+            return off_by(outputs[0][0][:, some], want, TOLERANCE[dtype])
 
         rung = Rung("Tensorkiln", {}, "gpu_attention_tensor_cores")
         attend = "scaled_dot_product_attention"
         peer = Peer("sdpa, torch", lambda t: getattr(t.nn.functional, attend), gpu, inputs)
-        ours = [climbed(gpu, rung, mod, inputs)]
-        return Work(ours, peer.contender, check, 4.0 * heads * length**2 * size, "FLOP", "sdpa")
+        contenders = [climbed(gpu, rung, mod, inputs)]
+        return Work(
+            contenders, peer.contender, check, 4.0 * heads * length**2 * size, "FLOP", "sdpa"
+        )
 
     return make
 
@@ -193,8 +195,8 @@ def _softmax(g: GraphBuilder, x: Any, columns: int) -> Any:
 
 
 def _layer_norm(g: GraphBuilder, x: Any, columns: int) -> Any:
-    ones, zeros = (constant(np.full(columns, v, np.float32)) for v in (1, 0))
-    return g.emit("layer_norm", x, ones, zeros, eps=1e-5)
+    scales, zeros = (constant(np.full(columns, v, np.float32)) for v in (1, 0))
+    return g.emit("layer_norm", x, scales, zeros, eps=1e-5)
 
 
 def _softmax64(x: Array) -> Array:
@@ -203,8 +205,8 @@ def _softmax64(x: Array) -> Array:
 
 
 def _layer_norm64(x: Array) -> Array:
-    off = x - x.mean(axis=1, keepdims=True)
-    return np.asarray(off / np.sqrt((off**2).mean(axis=1, keepdims=True) + 1e-5))
+    centered = x - x.mean(axis=1, keepdims=True)
+    return np.asarray(centered / np.sqrt((centered**2).mean(axis=1, keepdims=True) + 1e-5))
 
 
 # The graph, and NumPy's meaning of it.
@@ -222,14 +224,14 @@ def memory(kind: str, shape: tuple[int, int], dry: tuple[int, int]) -> Callable[
         rows, columns = dry if gpu.dry else shape
         build, meaning = MEMORY[kind]
         g = GraphBuilder()
-        given = g.param("x", tensor((rows, columns), "float32"))
-        mod = IRModule((g.finish(build(g, given, columns)),))
+        operand = g.param("x", tensor((rows, columns), "float32"))
+        mod = IRModule((g.finish(build(g, operand, columns)),))
         x = np.random.default_rng(columns).standard_normal((rows, columns), "float32")
         some = np.linspace(0, rows - 1, min(rows, CHECKED_ROWS)).astype(int)
         want = meaning(x[some].astype(np.float64))
 
-        def check(found: list[Array]) -> str:
-            return off_by(found[0][some], want, TOLERANCE["float32"])
+        def check(outputs: list[Array]) -> str:
+            return off_by(outputs[0][some], want, TOLERANCE["float32"])
 
         copy = Contender("copy by the driver", gpu.copy(x.nbytes), gpu.wait)
         contenders = [Ours(gpu, mod, [x]).contender(), copy]
@@ -250,19 +252,19 @@ def network(name: str, batch: int) -> Callable[[Gpu], Work]:
         module, inputs = zoo_network(name, batch, small=gpu.dry)
         import torch
 
-        given = [torch.from_numpy(a) for a in inputs]
+        torch_inputs = [torch.from_numpy(a) for a in inputs]
         with torch.no_grad():
-            result = module(*given)
+            result = module(*torch_inputs)
         want = [t.numpy() for t in (result if isinstance(result, tuple) else (result,))]
 
-        def check(found: list[Array]) -> str:
-            if len(found) != len(want):
-                return f"{len(found)} results, expected {len(want)}"
-            pairs = zip(found, want, strict=True)
+        def check(outputs: list[Array]) -> str:
+            if len(outputs) != len(want):
+                return f"{len(outputs)} results, expected {len(want)}"
+            pairs = zip(outputs, want, strict=True)
             return next((s for h, w in pairs if (s := off_by(h, w, NETWORK_TOLERANCE))), "")
 
-        ours = Ours(gpu, imported(module, given), inputs)
-        contenders = [ours.contender(), ours.replayed()]
+        tensorkiln = Ours(gpu, imported(module, torch_inputs), inputs)
+        contenders = [tensorkiln.contender(), tensorkiln.replayed()]
 
         def compiled(torch: Any) -> Callable[..., Any]:
             mode = "reduce-overhead"  # graphs; "max-autotune" takes minutes a network

@@ -38,14 +38,14 @@ _TESTS = (
 
 def kernel_classes(dry: bool) -> Battery:
     """Every class in each of its forms; some of them in a dry run."""
-    made = Battery()
+    battery = Battery()
     for name in _DRY_CLASSES if dry else (*KERNELS, *HALVES):
         build, shape = HALVES[name] if name in HALVES else KERNELS[name][:2]
         symbols = sorted({str(n) for n in shape if not isinstance(n, int)})
         sizes = [dict.fromkeys(symbols, n) for n in _SIZES] if symbols else [{}]
         dtype = "float16" if name in HALVES else "float32"
-        made.add(name, build, typed(dtype, *shape), sizes=sizes)  # type: ignore[arg-type]
-    return made
+        battery.add(name, build, typed(dtype, *shape), sizes=sizes)  # type: ignore[arg-type]
+    return battery
 
 
 @cache
@@ -66,9 +66,9 @@ def check_class(name: str) -> Callable[[Gpu], str]:
         for k, sizes in enumerate(case.sizes):
             inputs = arguments(case, sizes, k)
             want = evaluate(case.function, inputs, sizes, dtype="float64")
-            found = executor[name](*inputs.values())  # each class has one result
-            got = found.numpy()
-            if wrong := off_by(got, want[0], _TOLERANCE[got.dtype.name]):
+            tensor = executor[name](*inputs.values())  # each class has one result
+            array = tensor.numpy()
+            if wrong := off_by(array, want[0], _TOLERANCE[array.dtype.name]):
                 return f"wrong result: {wrong}, sizes {dict(sizes)}"
         return ""
 
@@ -80,10 +80,10 @@ def check_tests(path: str) -> Callable[[Gpu], str]:
 
     def check(gpu: Gpu) -> str:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", path]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        lines = done.stdout.strip().splitlines() or [f"pytest ended with {done.returncode}"]
+        process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        lines = process.stdout.strip().splitlines() or [f"pytest ended with {process.returncode}"]
         passed = re.search(r"\d+ passed", lines[-1])
-        return "" if done.returncode == 0 and passed else f"failed: {lines[-1][:120]}"
+        return "" if process.returncode == 0 and passed else f"failed: {lines[-1][:120]}"
 
     return check
 

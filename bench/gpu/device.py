@@ -37,17 +37,17 @@ class Gpu:
         self.driver = Driver()
         self.stream = self.driver.make("cuStreamCreate", _NOT_BLOCKING).value or 0
 
-    def _number(self, what: int) -> int:
+    def _number(self, attribute: int) -> int:
         value = ctypes.c_int()
-        assert self.driver("cuDeviceGetAttribute", ctypes.byref(value), what, 0) == 0
+        assert self.driver("cuDeviceGetAttribute", ctypes.byref(value), attribute, 0) == 0
         return value.value
 
     @cached_property
     def arch(self) -> str:
         """The newest architecture that targets know and the device runs."""
-        own = 10 * self._number(_MAJOR) + self._number(_MINOR)
-        known = [int(a[3:]) for a in CUDA_ARCHS if a[3:].isdigit()]
-        return f"sm_{max(a for a in known if a <= own)}"
+        capability = 10 * self._number(_MAJOR) + self._number(_MINOR)
+        capabilities = [int(a[3:]) for a in CUDA_ARCHS if a[3:].isdigit()]
+        return f"sm_{max(a for a in capabilities if a <= capability)}"
 
     @cached_property
     def name(self) -> str:
@@ -73,9 +73,9 @@ class Gpu:
 
     def array(self, values: Array) -> DeviceTensor:
         """A copy on the device."""
-        made = tk.nd.array(values, tk.cuda(0), values.dtype)
-        assert isinstance(made, DeviceTensor)
-        return made
+        tensor = tk.nd.array(values, tk.cuda(0), values.dtype)
+        assert isinstance(tensor, DeviceTensor)
+        return tensor
 
     def copy(self, nbytes: int) -> Callable[[], None]:
         """What queues a copy of so many bytes by the driver, from one tensor to another."""

@@ -64,16 +64,16 @@ class Peer:
             return Contender(self.label, status=failure(error))
 
     def _ready(self, torch: Any) -> Contender:
-        run, given = self.make(torch), [_to_torch(torch, a) for a in self.inputs]
+        run, tensors = self.make(torch), [_to_torch(torch, a) for a in self.inputs]
         results: list[Any] = []
 
         def queue() -> None:
             with torch.no_grad():
-                results[:] = [run(*given)]
+                results[:] = [run(*tensors)]
 
         def outputs() -> list[Array]:
-            (found,) = results
-            fields = found if isinstance(found, tuple | list) else (found,)
+            (output,) = results
+            fields = output if isinstance(output, tuple | list) else (output,)
             return [t.float().cpu().numpy() for t in fields]
 
         queue()
@@ -92,8 +92,8 @@ def torch_programs(kind: str) -> Callable[[Any], Callable[..., Any]]:
                 return torch.softmax(x, dim=1)
             if kind == "layer norm":
                 columns = x.shape[1]
-                ones, zeros = (torch.full((columns,), v, device=x.device) for v in (1.0, 0.0))
-                return torch.nn.functional.layer_norm(x, (columns,), ones, zeros, 1e-5)
+                scales, zeros = (torch.full((columns,), v, device=x.device) for v in (1.0, 0.0))
+                return torch.nn.functional.layer_norm(x, (columns,), scales, zeros, 1e-5)
             return torch.relu(x * 2 + 1)
 
         return torch.compile(program)  # type: ignore[no-any-return]

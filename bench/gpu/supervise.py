@@ -41,10 +41,10 @@ def supervise(
         while todo and time.monotonic() < end:
             out, first = Path(folder) / f"{len(todo)}.jsonl", todo[0]
             worker = _Worker(command(out, todo), out, first)
-            for told in worker.run(case_s, end):
-                if "end" in told:
-                    todo.remove(told["end"])
-                yield told
+            for message in worker.run(case_s, end):
+                if "end" in message:
+                    todo.remove(message["end"])
+                yield message
             if worker.failed in todo:
                 todo.remove(worker.failed)
                 yield no_result(worker.failed, f"failed: {worker.reason}", worker.part)
@@ -72,11 +72,11 @@ class _Worker:
             over = False
             while not over:
                 over = self.process.poll() is not None
-                for told in self._told():
-                    since = since if "part" in told else time.monotonic()
-                    self.failed = told.get("begin", "" if "end" in told else self.failed)
-                    self.part = told if "part" in told else None
-                    yield told
+                for message in self._told():
+                    since = since if "part" in message else time.monotonic()
+                    self.failed = message.get("begin", "" if "end" in message else self.failed)
+                    self.part = message if "part" in message else None
+                    yield message
                 now = time.monotonic()
                 if not over and now > min(end, since + case_s):
                     late = f"took longer than {case_s:.0f} s"
@@ -90,9 +90,9 @@ class _Worker:
     def _told(self) -> list[Told]:
         """Whole lines that were not there before."""
         lines = self.out.read_text(encoding="utf-8").splitlines(keepends=True)
-        found = [line for line in lines[self.seen :] if line.endswith("\n")]
-        self.seen += len(found)
-        return [json.loads(line) for line in found]
+        messages = [line for line in lines[self.seen :] if line.endswith("\n")]
+        self.seen += len(messages)
+        return [json.loads(line) for line in messages]
 
     def _end(self) -> None:
         if self.process.poll() is None:
@@ -100,7 +100,7 @@ class _Worker:
         self.process.wait()
 
     def _last_words(self) -> str:
-        said = self.out.with_suffix(".log").read_text(errors="replace").strip().splitlines()
+        log_lines = self.out.with_suffix(".log").read_text(errors="replace").strip().splitlines()
         code = self.process.returncode
-        how = f"by signal {-code}" if code < 0 else f"with {code}"
-        return f"the process ended {how}" + (f": {said[-1][:160]}" if said else "")
+        ending = f"by signal {-code}" if code < 0 else f"with {code}"
+        return f"the process ended {ending}" + (f": {log_lines[-1][:160]}" if log_lines else "")

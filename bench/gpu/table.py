@@ -20,8 +20,8 @@ OURS = "Tensorkiln"
 def fails(record: Record) -> bool:
     """Whether one of our rows has no result. A peer that is not there is no failure, nor is a check
     that needs one."""
-    ours = [row for row in record["rows"] if row["label"].startswith(OURS)]
-    return any(row["status"] != "ok" and not is_absent(row) for row in ours)
+    our_rows = [row for row in record["rows"] if row["label"].startswith(OURS)]
+    return any(row["status"] != "ok" and not is_absent(row) for row in our_rows)
 
 
 def is_absent(row: Record) -> bool:
@@ -31,15 +31,15 @@ def is_absent(row: Record) -> bool:
 
 def share(record: Record) -> float | None:
     """How much of the rival's speed the best of ours reaches; None where one has no times."""
-    ours = [r["min_ms"] for r in record["rows"] if r["count"] and r["label"].startswith(OURS)]
+    our_times = [r["min_ms"] for r in record["rows"] if r["count"] and r["label"].startswith(OURS)]
     name = record.get("rival")
     rival = [r["min_ms"] for r in record["rows"] if name and r["count"] and name in r["label"]]
-    return min(rival) / min(ours) if ours and rival else None
+    return min(rival) / min(our_times) if our_times and rival else None
 
 
 def lines(record: Record) -> list[str]:
     """The lines of a case; our share and goal are in the first of ours with times."""
-    reached, goal, made = share(record), record.get("goal"), list[str]()
+    reached, goal, table = share(record), record.get("goal"), list[str]()
     best = min(
         (r["min_ms"] for r in record["rows"] if r["count"] and r["label"].startswith(OURS)),
         default=None,
@@ -50,10 +50,10 @@ def lines(record: Record) -> list[str]:
         cells = [record["model"], row["label"], ms, _rate(record, row)]
         cells += [f"{reached:.0%}" if first and reached is not None else ""]
         cells += [f"{goal:.0%}" if first and goal else "", _what(row, first, reached, goal)]
-        made.append(
+        table.append(
             "| " + " | ".join([*(c.replace("|", "/") for c in cells), record["run"]]) + " |"
         )
-    return made
+    return table
 
 
 def _rate(record: Record, row: Record) -> str:
@@ -75,6 +75,6 @@ def page(records: list[Record]) -> list[str]:
     """The lines of all cases; checks that are right are counted only."""
     checks = [r for r in records if not r.get("unit")]
     right = [r for r in checks if all(row["status"] == "ok" for row in r["rows"])]
-    told = f"{len(right)} of {len(checks)} checks are right; the others are rows.\n"
-    shown = [r for r in records if r not in right]
-    return [*HEAD[:-2], told, *HEAD[-2:], *(line for r in shown for line in lines(r)), ""]
+    count_text = f"{len(right)} of {len(checks)} checks are right; the others are rows.\n"
+    visible = [r for r in records if r not in right]
+    return [*HEAD[:-2], count_text, *HEAD[-2:], *(line for r in visible for line in lines(r)), ""]

@@ -70,8 +70,8 @@ class Race:
         try:
             c.clear()
             run_once(c)
-            found = c.outputs()
-            wrong = self._check(found) if found else ""
+            outputs = c.outputs()
+            wrong = self._check(outputs) if outputs else ""
             row.status = f"wrong result: {wrong}" if wrong else "ok"
             runs = max(1, min(_MOST, int(_TURN_S / run_once(c)))) if self._seconds else 1
         except Exception as error:  # the table reports it, whatever it is
@@ -82,8 +82,8 @@ class Race:
     def run(self, share: float = 1.0) -> list[dict[str, Any]]:
         """The rows, with times of turns in a share of the seconds."""
         reps, warmup = (_REPS, 1) if self._seconds else (1, 0)
-        found = measure(self._turns, seconds=share * self._seconds, reps=reps, warmup=warmup)
-        for label, t in found.items():
+        times = measure(self._turns, seconds=share * self._seconds, reps=reps, warmup=warmup)
+        for label, t in times.items():
             row, n = self.rows[label], self._runs[label]
             row.min_ms, row.median_ms, row.count = t.min_ms / n, t.median_ms / n, t.count
         return [asdict(row) for row in self.rows.values()]
@@ -122,8 +122,8 @@ def checked_case(check: Callable[[Gpu], str], gpu: Gpu, _: Tell) -> Result:
 
 def everything(seconds: float, dry: bool) -> dict[str, Run]:
     """All cases in their order."""
-    found: dict[str, Run] = {name: partial(checked_case, check) for name, check in checks(dry)}
-    return {**found, **{c.name: partial(timed_case, c.make, seconds) for c in CASES}}
+    runs: dict[str, Run] = {name: partial(checked_case, check) for name, check in checks(dry)}
+    return {**runs, **{c.name: partial(timed_case, c.make, seconds) for c in CASES}}
 
 
 def main(out: str, names: str, mode: str, seconds: str) -> int:
@@ -132,12 +132,12 @@ def main(out: str, names: str, mode: str, seconds: str) -> int:
     cases = everything(float(seconds), mode == "dry")
     with Path(out).open("a", encoding="utf-8") as file:
 
-        def tell(**what: object) -> None:
-            file.write(json.dumps(what) + "\n")
+        def tell(**fields: object) -> None:
+            file.write(json.dumps(fields) + "\n")
             file.flush()
 
-        def tell_part(name: str, found: Result) -> None:
-            tell(part=name, **found)
+        def tell_part(name: str, result: Result) -> None:
+            tell(part=name, **result)
 
         todo = json.loads(names)
         tell(begin=todo[0])

@@ -55,13 +55,13 @@ class Hardware:
 @dataclass(frozen=True, slots=True)
 class Cut:
     """One way to run a decoder on several machines. `weights` and `cache` (for each token of
-    context) are of the machine that holds most; `sent` is what a machine sends for a token, in
-    `messages` one after the other; `token` is the least time for one token of one sequence: weights
-    are read once, and what is sent is waited for."""
+    context) are of the machine that holds most; `message_bytes` are what a machine sends for a
+    token, in `messages` one after the other; `token` is the least time for one token of one
+    sequence: weights are read once, and what is sent is waited for."""
 
     weights: int
     cache: int
-    sent: float
+    message_bytes: float
     messages: int
     token: float
 
@@ -69,13 +69,13 @@ class Cut:
 def pipeline(d: Decoder, machines: int, h: Hardware) -> Cut:
     """Each machine has some of the layers: a token visits them one after the other. A cut is passed
     by the hidden state of a token; the last machine sends the token back, which is nothing."""
-    most = -(-d.layers // machines)
+    layers = -(-d.layers // machines)
     ends = d.vocabulary * d.hidden * (2 if machines == 1 else 1)
-    weights = (most * d.layer + ends + d.hidden) * BYTES
-    sent = d.hidden * BYTES if machines > 1 else 0
+    weights = (layers * d.layer + ends + d.hidden) * BYTES
+    message = d.hidden * BYTES if machines > 1 else 0
     cuts = machines - 1
-    time = d.parameters * BYTES / h.memory + cuts * (h.latency + sent / h.network)
-    return Cut(weights, most * 2 * d.kv * BYTES, sent, cuts, time)
+    time = d.parameters * BYTES / h.memory + cuts * (h.latency + message / h.network)
+    return Cut(weights, layers * 2 * d.kv * BYTES, message, cuts, time)
 
 
 def tensor(d: Decoder, machines: int, h: Hardware) -> Cut:
@@ -84,9 +84,9 @@ def tensor(d: Decoder, machines: int, h: Hardware) -> Cut:
     in which each machine sends an N-th."""
     n = machines
     steps = 2 * d.layers * 2 * (n - 1)
-    sent = steps * d.hidden * BYTES / n
+    message = steps * d.hidden * BYTES / n
     weights = -(-d.parameters // n) * BYTES
     heads = -(-d.kv_heads // n)  # where there are more machines, several hold the same
     cache = d.layers * 2 * d.hidden // d.heads * heads * BYTES
-    time = weights / h.memory + steps * h.latency + sent / h.network
-    return Cut(weights, cache, sent, steps, time)
+    time = weights / h.memory + steps * h.latency + message / h.network
+    return Cut(weights, cache, message, steps, time)

@@ -109,10 +109,10 @@ def load(path: Path = FILE) -> Measured:
         return value
 
     def times(row: Reader, key: str) -> tuple[float, ...]:
-        found = row.get(key, list)
-        if not found or not all(isinstance(t, float) and t > 0 for t in found):
+        numbers = row.get(key, list)
+        if not numbers or not all(isinstance(t, float) and t > 0 for t in numbers):
             raise row.wrong("expected seconds", key)
-        return tuple(found)
+        return tuple(numbers)
 
     return Measured(
         date=top.get("date", str),
@@ -161,7 +161,7 @@ def _compiled(model: str) -> Compiled:
         shutil.rmtree(folder / "cache", ignore_errors=True)
         cold = compile_once(model, "cold", path, folder)
         cached = [compile_once(model, "cached", path, folder) for _ in range(2)]
-        kept = sum(p.stat().st_size for p in (folder / "cache").rglob("*") if p.is_file())
+        cache_bytes = sum(p.stat().st_size for p in (folder / "cache").rglob("*") if p.is_file())
     for row in (cold, *cached):
         if row.status != "ok":
             sys.exit(f"{model}: {row.status}")
@@ -171,7 +171,7 @@ def _compiled(model: str) -> Compiled:
         cached=round(min(row.cpu_s for row in cached), 3),
         model_bytes=path.stat().st_size,
         library_bytes=int(cold.library_mib * 2**20),
-        cache_bytes=kept,
+        cache_bytes=cache_bytes,
     )
 
 
@@ -184,7 +184,7 @@ def _scored(model: str, batches: tuple[int, ...]) -> list[Scored]:
 
     export = f"{model}-batch"
     network = NETWORKS[EXPORTS[export].network]
-    found = []
+    rates = []
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "model.so"
         tk.compile(tk.frontend.from_onnx(str(model_path(export)))).export_library(path)
@@ -192,22 +192,22 @@ def _scored(model: str, batches: tuple[int, ...]) -> list[Scored]:
         loaded = tk.load(path, num_threads=1)
         seconds = time.process_time() - start
         for batch in batches:
-            given = list(inputs(network, 0, batch=batch).values())
-            results = loaded(*given)
+            arrays = list(inputs(network, 0, batch=batch).values())
+            results = loaded(*arrays)
             results = results if isinstance(results, tuple | list) else [results]
-            sizes = [sum(np.asarray(x).nbytes for x in xs) // batch for xs in (given, results)]
-            found.append(
+            sizes = [sum(np.asarray(x).nbytes for x in xs) // batch for xs in (arrays, results)]
+            rates.append(
                 Scored(
                     model=model,
                     batch=batch,
-                    rows=round(batch / _median(partial(loaded, *given)), 2),
+                    rows=round(batch / _median(partial(loaded, *arrays)), 2),
                     row_bytes=sizes[0],
                     result_bytes=sizes[1],
                     load=round(seconds, 4),
                     library_bytes=path.stat().st_size,
                 )
             )
-    return found
+    return rates
 
 
 def _median(call: Callable[[], object]) -> float:
@@ -257,8 +257,8 @@ def _checked() -> list[Checked]:
         alone = {kinds[int(o.job.key)]: o.seconds for o in run_jobs(compiles(kinds), executor)}
     times = tuple(round(alone[name], 3) for name in CHECKED)
     waits = [Job(f"{k}", time.sleep, (t,)) for k, t in enumerate(times)]
-    found = []
-    for what, jobs in (("compiles", compiles(CHECKED)), ("jobs that wait as long", waits)):
+    checks = []
+    for title, jobs in (("compiles", compiles(CHECKED)), ("jobs that wait as long", waits)):
         fastest, during = float("inf"), times
         for _ in range(CHECK_TIMES):
             with local_executor(CHECK_WORKERS) as executor:
@@ -272,8 +272,8 @@ def _checked() -> list[Checked]:
                 fastest, order = seconds, sorted(outcomes, key=lambda o: int(o.job.key))
                 during = tuple(round(o.seconds, 3) for o in order)
         seconds = round(fastest, 3)
-        found.append(Checked(what, CHECK_WORKERS, round(started, 3), times, during, seconds))
-    return found
+        checks.append(Checked(title, CHECK_WORKERS, round(started, 3), times, during, seconds))
+    return checks
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -283,22 +283,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m bench.scale.measured", description=__doc__)
     parts = ("checked", "compiled", "scored")
     parser.add_argument("--part", choices=parts, action="append", help="keep the others")
-    asked = parser.parse_args(argv).part or parts
-    found = {part: getattr(load(), part) for part in parts if part not in asked}
-    if "checked" in asked:
-        found["checked"] = _checked()
-        print(found["checked"], flush=True)
+    chosen_parts = parser.parse_args(argv).part or parts
+    measurements = {part: getattr(load(), part) for part in parts if part not in chosen_parts}
+    if "checked" in chosen_parts:
+        measurements["checked"] = _checked()
+        print(measurements["checked"], flush=True)
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    if "compiled" in asked:
-        found["compiled"] = []
+    if "compiled" in chosen_parts:
+        measurements["compiled"] = []
         for model in COMPILED:
-            found["compiled"].append(_compiled(model))
-            print(found["compiled"][-1], flush=True)
-    if "scored" in asked:
-        found["scored"] = [s for model in SCORED for s in _scored(model, SCORED[model])]
-        print(*found["scored"], sep="\n", flush=True)
+            measurements["compiled"].append(_compiled(model))
+            print(measurements["compiled"][-1], flush=True)
+    if "scored" in chosen_parts:
+        measurements["scored"] = [s for model in SCORED for s in _scored(model, SCORED[model])]
+        print(*measurements["scored"], sep="\n", flush=True)
     day = time.strftime("%Y-%m-%d", time.gmtime())
-    text = asdict(Measured(date=day, machine=machine(), **found))
+    text = asdict(Measured(date=day, machine=machine(), **measurements))
     atomic_write(FILE, (json.dumps(text, indent=1) + "\n").encode())
 
 

@@ -43,7 +43,7 @@ CLUSTER = World(
 class Line:
     """A row of a table: what it is, and what came of it on so many machines at a price an hour."""
 
-    what: str
+    title: str
     machines: int
     price: float
     out: Outcome
@@ -80,20 +80,20 @@ def compile_jobs(
     kernels in the shared cache; without `weights`, models and libraries are moved without theirs;
     `together` jobs are one task."""
     draw = Random(f"compile {seed}")
-    made = []
+    works = []
     for _ in range(JOBS):
         c = draw.choice(measured.compiled)
         hit = draw.random() < hits
         moved = 0 if weights else min(c.model_bytes, c.library_bytes)
         cache = c.cache_bytes
-        made.append(
+        works.append(
             Work(
                 seconds=c.cached if hit else c.cold,
                 read=c.model_bytes - moved + (cache if hit else 0),
                 write=c.library_bytes - moved + (0 if hit else cache),
             )
         )
-    return [_joined(made[k : k + together]) for k in range(0, JOBS, together)]
+    return [_joined(works[k : k + together]) for k in range(0, JOBS, together)]
 
 
 def _joined(jobs: Sequence[Work]) -> Work:
@@ -118,9 +118,9 @@ def on(world: World, machines: int) -> World:
     return replace(world, machines=machines)
 
 
-def line(what: str, jobs: Sequence[Work], world: World, price: float = SPOT_PRICE) -> Line:
+def line(title: str, jobs: Sequence[Work], world: World, price: float = SPOT_PRICE) -> Line:
     """Simulate one row of a table."""
-    return Line(what, world.machines, price, simulate(jobs, world), limits(jobs, world))
+    return Line(title, world.machines, price, simulate(jobs, world), limits(jobs, world))
 
 
 def kept(world: World) -> World:

@@ -86,12 +86,12 @@ class Outcome:
 
 @dataclass(slots=True, eq=False)
 class _Attempt:
-    """A job on a slot, from when it was given: `begun` is when the scheduler had time for it, the
+    """A job on a slot, from its `assignment` on: `begun` is when the scheduler had time for it, the
     rest what it did since."""
 
     job: int
     slot: int
-    given: float
+    assignment: float
     begun: float = -1.0
     starting: float = 0.0
     moving: float = 0.0
@@ -115,8 +115,8 @@ class _Link:
         self.promised: list[tuple[float, int, _Attempt, _Step]] = []
 
     def rate(self) -> float:
-        each = self.store / (len(self.active) or 1)
-        return each if each < self.share else self.share
+        part = self.store / (len(self.active) or 1)
+        return part if part < self.share else self.share
 
     def advance(self, now: float) -> None:
         if self.active:
@@ -150,9 +150,9 @@ class _Simulation:
         for k in range(m):
             self._live(k)
 
-    def _at(self, time: float, step: Callable[[Any], None], what: Any) -> None:
+    def _at(self, time: float, step: Callable[[Any], None], subject: Any) -> None:
         self.count += 1
-        heapq.heappush(self.events, (time, self.count, step, what))
+        heapq.heappush(self.events, (time, self.count, step, subject))
 
     def run(self) -> Outcome:
         self._give()
@@ -161,9 +161,9 @@ class _Simulation:
                 self.now = self.link.due
                 self._arrive()
                 continue
-            self.now, _, step, what = heapq.heappop(self.events)
-            if not isinstance(what, _Attempt) or what.alive:
-                step(what)
+            self.now, _, step, subject = heapq.heappop(self.events)
+            if not isinstance(subject, _Attempt) or subject.alive:
+                step(subject)
         for attempts in self.running.values():
             for a in attempts:
                 self._stop(a)
@@ -237,16 +237,16 @@ class _Simulation:
 
     def _answer(self, a: _Attempt) -> None:
         a.alive = False
-        self.spent["waiting"] += a.begun - a.given
+        self.spent["waiting"] += a.begun - a.assignment
         for name in ("starting", "moving", "computing"):
             self.spent[name] += getattr(a, name)
         self.done[a.job] = True
         self.left -= 1
         self._release(a.slot)
-        for other in self.running.pop(a.job):
-            if other.alive:
-                self._stop(other)
-                self._release(other.slot)
+        for attempt in self.running.pop(a.job):
+            if attempt.alive:
+                self._stop(attempt)
+                self._release(attempt.slot)
         self._give()
 
     def _late(self, a: _Attempt) -> None:
@@ -261,7 +261,7 @@ class _Simulation:
         """Its machine is gone, or another was first: what it did was in vain."""
         a.alive = False
         begun = a.begun if a.begun >= 0 else self.now
-        self.spent["waiting"] += begun - a.given
+        self.spent["waiting"] += begun - a.assignment
         self.spent["lost"] += self.now - begun
         if a in self.link.active:
             self.link.advance(self.now)
@@ -270,15 +270,15 @@ class _Simulation:
 
     # ---- transfers ----------------------------------------------------------------------------
 
-    def _transfer(self, a: _Attempt, size: float, then: _Step) -> None:
+    def _transfer(self, a: _Attempt, size: float, step: _Step) -> None:
         link = self.link
         if size <= 0 or link.unlimited:
-            then(a)
+            step(a)
             return
         link.advance(self.now)
         link.active[a] = self.now
         self.count += 1
-        heapq.heappush(link.promised, (link.served + size, self.count, a, then))
+        heapq.heappush(link.promised, (link.served + size, self.count, a, step))
         self._foresee()
 
     def _foresee(self) -> None:
@@ -296,14 +296,14 @@ class _Simulation:
         link.served = max(link.served, link.promised[0][0])
         ended: list[tuple[_Attempt, _Step]] = []
         while link.promised and link.promised[0][0] <= link.served:
-            _, _, a, then = heapq.heappop(link.promised)
+            _, _, a, step = heapq.heappop(link.promised)
             if a.alive:
                 a.moving += self.now - link.active.pop(a)
-                ended.append((a, then))
+                ended.append((a, step))
         self._foresee()
-        for a, then in ended:
+        for a, step in ended:
             if a.alive:
-                then(a)
+                step(a)
 
     # ---- machines -----------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ def _cells(x: Line) -> list[str]:
 
 
 def _lines(first: str, rows: Sequence[Line]) -> str:
-    return _table((first, *HEAD), [[x.what, *_cells(x)] for x in rows])
+    return _table((first, *HEAD), [[x.title, *_cells(x)] for x in rows])
 
 
 def measured_compiles(m: Measured) -> str:
@@ -123,8 +123,8 @@ def checked(m: Measured) -> str:
         world = World(machines=1, slots=c.workers, startup=c.start)
         row = [f"{len(c.jobs)} {c.what}", str(c.workers), duration(c.seconds)]
         for times in (c.jobs, c.during):
-            made = simulate([Work(t) for t in times], world).makespan
-            row += [duration(made), f"{c.seconds / made:.2f}"]
+            simulated = simulate([Work(t) for t in times], world).makespan
+            row += [duration(simulated), f"{c.seconds / simulated:.2f}"]
         rows.append(row)
     head = ("jobs", "processes", "measured", "simulated from times alone", "ratio")
     return _table((*head, "simulated from times in the run", "ratio"), rows)
@@ -208,18 +208,18 @@ def large_models(m: Measured) -> str:
     ways: tuple[tuple[str, Callable[..., Cut]], ...] = (("pipeline", pipeline), ("tensor", tensor))
     rows = []
     for n in (1, 2, 4, 8, 16):
-        for name, way in ways if n > 1 else ways[:1]:
-            cut = way(LLAMA_70B, n, h)
+        for name, division in ways if n > 1 else ways[:1]:
+            figures = division(LLAMA_70B, n, h)
             rows.append(
                 [
                     str(n),
                     name if n > 1 else "whole",
-                    size(cut.weights),
-                    size(4096 * cut.cache),
-                    size(cut.sent),
-                    f"{cut.messages:,}",
-                    size(2048 * cut.sent),
-                    duration(cut.token),
+                    size(figures.weights),
+                    size(4096 * figures.cache),
+                    size(figures.message_bytes),
+                    f"{figures.messages:,}",
+                    size(2048 * figures.message_bytes),
+                    duration(figures.token),
                 ]
             )
     head = (

@@ -207,7 +207,7 @@ def test_cuts_hold_the_whole_model(machines: int) -> None:
         assert cut.weights * machines >= 2 * d.parameters
         assert cut.cache * machines >= 2 * 2 * d.layers * d.kv
         assert cut.token >= 2 * d.parameters / machines / h.memory
-        assert (cut.sent == 0) == (machines == 1) == (cut.messages == 0)
+        assert (cut.message_bytes == 0) == (machines == 1) == (cut.messages == 0)
     assert pipeline(d, machines, h).token >= 2 * d.parameters / h.memory
 
 

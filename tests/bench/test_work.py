@@ -20,7 +20,7 @@ def works(build: Callable[..., Any], **shapes: Any) -> dict[str, Work]:
     """The work of each kernel."""
     groups = Groups()
     exe = tk.compile(graph(build, **shapes), instruments=[groups])
-    return {k.symbol: work_of(groups.found[k.symbol]) for k in exe.kernels}
+    return {k.symbol: work_of(groups.functions[k.symbol]) for k in exe.kernels}
 
 
 def test_linear() -> None:
