@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from tensorkiln import external, frontend, inspectors, runtime, scale, script
     from tensorkiln.artifact import Artifact, ArtifactSet, InMemoryArtifact
     from tensorkiln.artifact.mlf.load import load_model_library_format
+    from tensorkiln.checks import check
     from tensorkiln.executable import Executable, export_model_library_format
     from tensorkiln.ir.module import IRModule
     from tensorkiln.library.export import export_library
     from tensorkiln.library.load import load_artifacts
     from tensorkiln.measure.placed import trace
-    from tensorkiln.pipeline import check, compile
+    from tensorkiln.pipeline import compile
     from tensorkiln.report import explain
     from tensorkiln.report.dims import explain_dims
     from tensorkiln.runtime import cpu, cuda, ext_dev, nd, opencl
@@ -48,7 +49,7 @@ _PUBLIC = {
     "TensorkilnError": "tensorkiln.base.errors:TensorkilnError",
     "UnsupportedError": "tensorkiln.base.errors:UnsupportedError",
     "UserError": "tensorkiln.base.errors:UserError",
-    "check": "tensorkiln.pipeline:check",
+    "check": "tensorkiln.checks:check",
     "compile": "tensorkiln.pipeline:compile",
     "cpu": "tensorkiln.runtime.device:cpu",
     "cuda": "tensorkiln.runtime.device:cuda",

@@ -5,14 +5,17 @@ link plan.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
-from tensorkiln.artifact import Artifact, ArtifactSet, LoaderGroup, TextContent
+from tensorkiln.artifact import Artifact, ArtifactSet, TextContent
 from tensorkiln.artifact.dependency import DEPENDENCIES, dependencies_text
 from tensorkiln.artifact.metadata import (
     EXT_DEV,
+    ArtifactInfo,
     DeviceInfo,
+    FunctionInfo,
     KernelInfo,
     Metadata,
     artifact_infos,
@@ -28,7 +31,7 @@ from tensorkiln.codegen.host.call_plan import (
     sizes_read,
     tensor_host_function,
 )
-from tensorkiln.codegen.host.devices import NO_DEVICES, HostDevices
+from tensorkiln.codegen.host.devices import HostDevices
 from tensorkiln.codegen.host.entry_c import entry_c, exported_symbols
 from tensorkiln.codegen.host.function import HostFunction, OuterCode, c_name
 from tensorkiln.codegen.host.header import header_h
@@ -36,7 +39,8 @@ from tensorkiln.codegen.host.import_c import import_info, imports_c
 from tensorkiln.codegen.host.plan_text import plan_text
 from tensorkiln.codegen.host.system_lib_c import check_prefix, system_lib_c
 from tensorkiln.codegen.host.weights import WeightArena, WeightsContent
-from tensorkiln.executable import Executable
+from tensorkiln.codegen.memory.weights import ModelWeights
+from tensorkiln.executable import Debug, Executable
 from tensorkiln.external import Emitted, External
 from tensorkiln.ir.module import AnyKernel, IRModule
 from tensorkiln.ir.stmt import PrimFunc
@@ -54,100 +58,164 @@ from tensorkiln.target import (
 from tensorkiln.target.kinds import KINDS
 
 
-def assemble(
-    mod: IRModule,
-    target: Target,
-    cpu: Target,
-    externals: Sequence[External],
-    code: Emitted,
-    texts: Sequence[Artifact],
-    linker: Fcompile | str | None,
-    system_lib_prefix: str | None = None,
-    dependencies: Sequence[ExternalDependency] = (),
-    devices: HostDevices = NO_DEVICES,
-    origin: Origin = NO_ORIGIN,
-) -> Executable:
-    """Return the Executable with the kernels' `code`, and an entry file, header and weights.
+@dataclass(frozen=True, slots=True)
+class LibraryParts:
+    """What a library is made of.
 
-    `cpu` is the target of host code: `target` itself or its host. `texts` are artifacts for people
-    to read, such as the text of `mod`, which nothing depends on. `dependencies` is other software
+    `cpu` is the target of host code: `target` itself or its host. `code` are the kernels, and
+    `devices` what host code needs to know of functions on devices. `texts` are artifacts for people
+    to read, such as the text of `module`, which nothing depends on. `dependencies` is other software
     that the library needs (`external/dependencies.py`), and `origin` describes the model it is made
     from. With `system_lib_prefix`, C functions have this prefix instead of the library's name: with
-    `"net_"`, `main` is `net_main`. Raises UserError for a module without public functions and for
-    public names that cannot be symbols of the library.
+    `"net_"`, `main` is `net_main`. `linker`, `is_named`, `model_weights` and `debug` are those of
+    the Executable.
     """
-    arena = WeightArena()
-    functions, outer = _host_functions(mod, arena, code.fallible, devices)
-    name = c_name(mod.name)
-    prefix = check_prefix(system_lib_prefix).rstrip("_") if system_lib_prefix is not None else name
+
+    module: IRModule
+    target: Target
+    cpu: Target
+    code: Emitted
+    devices: HostDevices
+    externals: Sequence[External] = ()
+    texts: Sequence[Artifact] = ()
+    linker: Fcompile | str | None = None
+    system_lib_prefix: str | None = None
+    dependencies: Sequence[ExternalDependency] = ()
+    origin: Origin = NO_ORIGIN
+    is_named: bool = False
+    model_weights: ModelWeights | None = None
+    debug: Debug | None = None
+
+
+def assemble(parts: LibraryParts) -> Executable:
+    """The Executable made of the kernels' code, an entry file, a header and the weights.
+
+    Raises UserError for a module without public functions and for public names that cannot be
+    symbols of the library.
+    """
+    mod, code, arena = parts.module, parts.code, WeightArena()
+    functions, outer = _host_functions(mod, arena, code.fallible, parts.devices)
     artifacts = list(code.artifacts)
     if arena.size:
         artifacts.append(Artifact("host", "native", "weights.bin", WeightsContent(arena)))
     plans = (*functions, *(outer.helpers if outer else ()))
-    infos = _kernel_infos(mod, plans, code.imported, target, externals)
-    used = [e for e in externals if any(f.external == e.name for f in mod.externals)]
+    kernels = _kernel_infos(parts, plans)
     outers = outer.infos if outer else ()
-    metadata = Metadata(
-        name,
-        prefix,
-        VERSION,
-        target.to_json(),
-        required_features(target),
-        arena.size,
-        (*(f.info for f in functions), *outers),
-        infos,
-        artifact_infos(artifacts),
-        tuple(dependencies),
-        tuple(arena.constants),
-        _device_infos(target, devices, code.artifacts),
-        origin,
+    metadata = _metadata(
+        parts, arena, (*(f.info for f in functions), *outers), kernels, artifact_infos(artifacts)
     )
-    loaded = any(is_embedded(group) for group in code.artifacts.groups())
-    text = devices.text(mod, plans)
     entry = entry_c(
         functions,
         metadata,
         outer=outer,
-        imports=loaded,
-        devices=devices,
-        device_text=text,
-        flushes=cpu.flushes_denormals,
+        imports=_has_loader(code),
+        devices=parts.devices,
+        device_text=parts.devices.text(mod, plans),
+        flushes=parts.cpu.flushes_denormals,
     )
     say(SOURCES, f"entry.c\n{entry}")
-    if arena.size:
-        table = constants_text(arena.constants).encode()
-        artifacts.append(Artifact("host", "text", "weights.json", table))
-    kernels = {a.file_name.rpartition(".")[0]: a.codegen_id for a in (*texts, *code.artifacts)}
-    kernels |= {f.name: "c" for f in mod.prim_funcs if becomes_c(target, f.attrs)}
-    libraries = tuple(dict.fromkeys(x for e in used for x in e.libraries))
-    if dependencies:
-        listed = dependencies_text(dependencies).encode()
-        artifacts.append(Artifact("host", "text", DEPENDENCIES, listed))
     header = header_h(
         functions,
-        library_name=name,
-        prefix=prefix,
+        library_name=metadata.library,
+        prefix=metadata.prefix,
         outers=[f.name for f in outers],
-        libraries=(*libraries, *SYSTEM_LIBRARIES),
+        libraries=(*_libraries(parts), *SYSTEM_LIBRARIES),
         identity=hashlib.sha256(f"{entry}{arena.identity}".encode()).hexdigest()[:16],
-        flushes=cpu.flushes_denormals,
+        flushes=parts.cpu.flushes_denormals,
     )
-    shown = exported_symbols(functions, prefix=prefix, outer=outer)
-    if cpu.kind == "llvmjit" and devices.kinds:
-        shown = tuple(sorted((*shown, *DEVICE_EXPORTS)))  # the linker adds them to other libraries
-    small = cpu.optimize == "size"
-    plan = LinkPlan(name, cpu.mtriple, shown, libraries, prefix, system_lib_prefix or "", small)
     artifacts += [
+        *_tables(parts, arena),
         Artifact("host", "native", "entry.c", entry.encode()),
-        *_link_files(mod, code, plan, loaded),
-        Artifact("host", "header", f"{name}.h", header.encode()),
-        *_plan(mod, plans, arena, kernels, devices),
-        *texts,
+        *_link_files(parts, _link_plan(parts, functions, outer, metadata)),
+        Artifact("host", "header", f"{metadata.library}.h", header.encode()),
+        *_plan_text(parts, plans, arena),
+        *parts.texts,
     ]
-    if cpu.kind == "llvmjit":
-        artifacts = for_jit(artifacts, cpu.mtriple)
-    made = ArtifactSet(tuple(artifacts), code.artifacts.imports)
-    return Executable(made, target, functions, name, mod, infos, linker, outer, tuple(dependencies))
+    if parts.cpu.kind == "llvmjit":
+        artifacts = for_jit(artifacts, parts.cpu.mtriple)
+    return Executable(
+        ArtifactSet(tuple(artifacts), code.artifacts.imports),
+        parts.target,
+        functions,
+        metadata.library,
+        mod,
+        kernels,
+        parts.linker,
+        outer,
+        tuple(parts.dependencies),
+        parts.is_named,
+        parts.model_weights,
+        parts.debug,
+    )
+
+
+def _metadata(
+    parts: LibraryParts,
+    arena: WeightArena,
+    functions: tuple[FunctionInfo, ...],
+    kernels: tuple[KernelInfo, ...],
+    artifacts: tuple[ArtifactInfo, ...],
+) -> Metadata:
+    name = c_name(parts.module.name)
+    own = parts.system_lib_prefix
+    return Metadata(
+        name,
+        name if own is None else check_prefix(own).rstrip("_"),
+        VERSION,
+        parts.target.to_json(),
+        required_features(parts.target),
+        arena.size,
+        functions,
+        kernels,
+        artifacts,
+        tuple(parts.dependencies),
+        tuple(arena.constants),
+        _device_infos(parts.target, parts.devices, parts.code.artifacts),
+        parts.origin,
+    )
+
+
+def _has_loader(code: Emitted) -> bool:
+    """Whether artifacts are embedded for a loader."""
+    return any(is_embedded(group) for group in code.artifacts.groups())
+
+
+def _libraries(parts: LibraryParts) -> tuple[str, ...]:
+    """The libraries that externals need which compile a function of the module."""
+    names = {f.external for f in parts.module.externals}
+    used = (e for e in parts.externals if e.name in names)
+    return tuple(dict.fromkeys(x for e in used for x in e.libraries))
+
+
+def _tables(parts: LibraryParts, arena: WeightArena) -> Iterator[Artifact]:
+    """Yield the lists of weights and of dependencies, if there are any."""
+    if arena.size:
+        table = constants_text(arena.constants).encode()
+        yield Artifact("host", "text", "weights.json", table)
+    if parts.dependencies:
+        table = dependencies_text(parts.dependencies).encode()
+        yield Artifact("host", "text", DEPENDENCIES, table)
+
+
+def _link_plan(
+    parts: LibraryParts,
+    functions: Sequence[HostFunction],
+    outer: OuterCode | None,
+    metadata: Metadata,
+) -> LinkPlan:
+    cpu = parts.cpu
+    exports = exported_symbols(functions, prefix=metadata.prefix, outer=outer)
+    if cpu.kind == "llvmjit" and parts.devices.kinds:
+        exports = tuple(sorted((*exports, *DEVICE_EXPORTS)))  # linkers add them to other libraries
+    return LinkPlan(
+        metadata.library,
+        cpu.mtriple,
+        exports,
+        _libraries(parts),
+        metadata.prefix,
+        parts.system_lib_prefix or "",
+        cpu.optimize == "size",
+    )
 
 
 def _host_functions(
@@ -227,32 +295,35 @@ def _require_own_names(mod: IRModule) -> None:
 _LONGEST_NAME = 200
 
 
-def _link_files(mod: IRModule, code: Emitted, plan: LinkPlan, loaded: bool) -> Iterator[Artifact]:
+def _link_files(parts: LibraryParts, plan: LinkPlan) -> Iterator[Artifact]:
     """Yield the artifacts for the linker beside the entry file.
 
     `imports.c` defines kernels as calls into a loader's module, `system_lib.c` registers a library
     that is linked statically into a program, and `link.json` is the link plan.
     """
+    code = parts.code
     if code.imported:
-        yield Artifact("host", "native", "imports.c", imports_c(mod, code.imported).encode())
+        text = imports_c(parts.module, code.imported)
+        yield Artifact("host", "native", "imports.c", text.encode())
     if plan.system_lib_prefix:
-        listed = [*RUNTIME_EXPORTS, *(LOADER_EXPORTS if loaded else ()), *plan.exports]
-        announced = system_lib_c(plan.system_lib_prefix, tuple(dict.fromkeys(listed)))
-        yield Artifact("host", "native", "system_lib.c", announced.encode())
+        loader = LOADER_EXPORTS if _has_loader(code) else ()
+        symbols = tuple(dict.fromkeys((*RUNTIME_EXPORTS, *loader, *plan.exports)))
+        text = system_lib_c(plan.system_lib_prefix, symbols)
+        yield Artifact("host", "native", "system_lib.c", text.encode())
     yield Artifact("host", "native", LINK_PLAN, plan.to_bytes())
 
 
-def _plan(
-    mod: IRModule,
-    functions: Sequence[HostFunction],
-    arena: WeightArena,
-    kernels: Mapping[str, str],
-    devices: HostDevices,
+def _plan_text(
+    parts: LibraryParts, functions: Sequence[HostFunction], arena: WeightArena
 ) -> Iterator[Artifact]:
     """Yield `plan.txt`, for people: the kernel calls of graph functions, and their memory."""
-    if any(f.info.kind == "graph" for f in functions):
-        text = TextContent(lambda: plan_text(functions, mod, arena.constants, kernels, devices))
-        yield Artifact("host", "text", "plan.txt", text)
+    if not any(f.info.kind == "graph" for f in functions):
+        return
+    mod, files = parts.module, (*parts.texts, *parts.code.artifacts)
+    kernels = {a.file_name.rpartition(".")[0]: a.codegen_id for a in files}
+    kernels |= {f.name: "c" for f in mod.prim_funcs if becomes_c(parts.target, f.attrs)}
+    make = partial(plan_text, functions, mod, arena.constants, kernels, parts.devices)
+    yield Artifact("host", "text", "plan.txt", TextContent(make))
 
 
 def _fallible(function: HostFunction, kernels: Collection[str]) -> HostFunction:
@@ -270,15 +341,10 @@ def _outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
     return outer_code(mod, arena)
 
 
-def _kernel_infos(
-    mod: IRModule,
-    functions: Sequence[HostFunction],
-    imported: Sequence[tuple[str, LoaderGroup]],
-    target: Target,
-    externals: Sequence[External],
-) -> tuple[KernelInfo, ...]:
+def _kernel_infos(parts: LibraryParts, functions: Sequence[HostFunction]) -> tuple[KernelInfo, ...]:
     """For each kernel: the model's nodes that it computes, the class of its schedule, its device in
     a composite and, for an imported kernel, the loader whose module provides it."""
+    mod = parts.module
     spans: dict[str, list[str]] = {}
     calls = {f.info.name: f.calls for f in functions}
     for f in mod.graphs:
@@ -286,10 +352,10 @@ def _kernel_infos(
             spans.setdefault(call.symbol, []).append(call.span)
     classes = {k.name: k.op_class for k in mod.kernels if not _is_launched(k)}
     classes |= {f.name: f"external:{f.external}" for f in mod.externals}
-    devices = {k.name: device_key(target, k.attrs) for k in mod.kernels}
-    own = {e.name: e.device for e in externals}
+    devices = {k.name: device_key(parts.target, k.attrs) for k in mod.kernels}
+    own = {e.name: e.device for e in parts.externals}
     devices |= {f.name: own.get(f.external, "") for f in mod.externals}
-    provided = {name: import_info(mod, name, group) for name, group in imported}
+    provided = {name: import_info(mod, name, group) for name, group in parts.code.imported}
     return tuple(
         replace(
             provided.get(name, KernelInfo(name, target_key=devices.get(name, ""))),

@@ -11,6 +11,7 @@ from typing import Any, cast
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.external import External
+from tensorkiln.external.argument import Externals, named_externals
 from tensorkiln.link.shared import Fcompile
 from tensorkiln.passes import Pass, Pipeline, resolve
 from tensorkiln.passes.of_device import OfDevice, OfOthers
@@ -20,7 +21,6 @@ from tensorkiln.transform.relax.partial_graph_aot import partial_graph_aot
 from tensorkiln.transform.relax.pass_sizes import pass_sizes
 from tensorkiln.transform.relax.plan_memory import PlanMemory
 
-Externals = Sequence[External | str]
 Linker = Fcompile | str | None
 Named = Mapping[str, Callable[..., Pipeline]]
 
@@ -57,11 +57,11 @@ def _hooked(target: Target, name: str) -> dict[str, Target]:
     return {key: with_host(d.replace(host=host)) for key, d in devices.items()}
 
 
-def own_externals(target: Target) -> tuple[External, ...]:
-    """The externals that the target's kind brings, then those of the kinds of a composite's
-    devices, each bound to its device. UserError (`bad-kind`) if a hook returns anything but
-    Externals."""
-    made = _externals_of(target)
+def all_externals(target: Target, externals: Externals = ()) -> tuple[External, ...]:
+    """The given externals, text being the name of an installed one, then those of the target's
+    kind, then those of the kinds of a composite's devices, in their order, each of its device.
+    UserError (`bad-kind`) if a hook `relax_codegen` returns anything but Externals."""
+    made = (*named_externals(externals), *_externals_of(target))
     for key, device in _hooked(target, "relax_codegen").items():
         made += tuple(e.of_device(key, device) for e in _externals_of(device))
     return made
@@ -76,7 +76,29 @@ def _externals_of(target: Target) -> tuple[External, ...]:
     return tuple(own)
 
 
-def with_device_pipelines(
+def kind_relax_pipeline(
+    target: Target, externals: Externals, passes: Callable[..., Sequence[Pass]], named: Named
+) -> Pipeline:
+    """The relax pipeline of the target's kind, else `passes` with those of the kinds of a
+    composite's devices."""
+    own = hook(target, "relax_pipeline", object, target, externals)
+    if own is not None:
+        return cast(Pipeline, own)
+    return _with_device_pipelines(passes(target, externals), with_host(target), externals, named)
+
+
+def kind_tir_pipeline(
+    target: Target, passes: Callable[..., Sequence[Pass]], named: Named
+) -> Pipeline:
+    """The TIR pipeline of the target's kind, else `passes` with those of the kinds of a composite's
+    devices."""
+    own = hook(target, "tir_pipeline", object, target)
+    if own is not None:
+        return cast(Pipeline, own)
+    return _with_device_programs(passes(target), with_host(target), named)
+
+
+def _with_device_pipelines(
     passes: Sequence[Pass], target: Target, externals: Externals, named: Named
 ) -> list[Pass]:
     """The graph passes of a composite, extended by those of the kinds of its devices. These follow
@@ -111,7 +133,7 @@ def _renamed(device: Target, key: str) -> dict[str, str]:
     return {e.name: e.of_device(key, device).name for e in _externals_of(device)}
 
 
-def with_device_programs(passes: Sequence[Pass], target: Target, named: Named) -> list[Pass]:
+def _with_device_programs(passes: Sequence[Pass], target: Target, named: Named) -> list[Pass]:
     """The passes on tensor programs of a composite. Programs of devices whose kinds have passes of
     their own are left to these, which follow."""
     devices = _hooked(target, "tir_pipeline")
@@ -156,10 +178,10 @@ def linker_of(target: Target) -> Linker:
 
 
 __all__ = [
+    "all_externals",
     "hook",
+    "kind_relax_pipeline",
+    "kind_tir_pipeline",
     "last_passes",
     "linker_of",
-    "own_externals",
-    "with_device_pipelines",
-    "with_device_programs",
 ]

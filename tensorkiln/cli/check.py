@@ -72,8 +72,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             hint="kiln check model.onnx, or --table for the operators of ONNX",
         )
     import tensorkiln as tk
+    from tensorkiln.checks import refusals
     from tensorkiln.frontend.onnx import absent_files
-    from tensorkiln.pipeline import refusals
 
     model = plain_file(args.model)
     target = tk.Target(args.target or "native")

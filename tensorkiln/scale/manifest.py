@@ -40,7 +40,7 @@ from tensorkiln.base.json_text import MAX_BYTES, parse_json
 from tensorkiln.base.schema import Reader
 from tensorkiln.codegen.host.function import c_name
 from tensorkiln.kernels.records import records_of
-from tensorkiln.pipeline import asked_option, asked_target
+from tensorkiln.options import target_of, with_options
 from tensorkiln.scale.options import AXES, KEYS, SUFFIXES, Options, read_options
 from tensorkiln.scale.storage import is_url, local_path, matches_of
 from tensorkiln.target import Target
@@ -260,7 +260,7 @@ class _Reading:
         if not isinstance(spec, str | dict):
             raise self.wrong(f"expected text or a table, got {type(spec).__name__}", place)
         try:
-            return asked_target(spec)
+            return target_of(spec)
         except TensorkilnError as error:
             raise self.wrong(str(error), place) from None
 
@@ -310,10 +310,9 @@ class _Reading:
     ) -> Row:
         records = self._records(settings.get("records") or (), place)
         options = Options.of({"name": c_name(model.name), **settings, "records": records})
-        row_target = target
         try:
-            for option in ("precision", "optimize"):
-                row_target = asked_option(row_target, option, settings.get(option))
+            precision, optimize = settings.get("precision"), settings.get("optimize")
+            row_target = with_options(target, precision=precision, optimize=optimize)
         except TensorkilnError as error:
             hint = "leave it out of these rows: [[exclude]]"
             raise self.wrong(f"{model.name}: {error}", place, hint) from None

@@ -9,6 +9,7 @@ from tensorkiln.target.devices import (
     device_named,
     devices_of,
     required_features,
+    schedule_target,
     target_in,
 )
 from tensorkiln.target.memory import MemoryPool
@@ -42,6 +43,7 @@ __all__ = [
     "require_codegen",
     "required_features",
     "runs_kernels",
+    "schedule_target",
     "target_in",
     "target_of_kernels",
     "unregister_target_kind",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tensorkiln.target.devices import accelerators, devices_of
 from tensorkiln.target.gpus import capability_of
 from tensorkiln.target.target import Target
 
@@ -35,11 +36,26 @@ def copies_ahead(target: Target) -> bool:
     return target.kind == "cuda" and least_capability(target) >= ASYNC_COPIES
 
 
+def shared_memory(target: Target) -> tuple[tuple[str, int], ...]:
+    """The bytes that a block of each device with memory of its own may share, by key."""
+    devices = devices_of(target)
+    return tuple((key, most_shared(devices[key])) for key in accelerators(target))
+
+
+def keys_with_copies(target: Target) -> tuple[str, ...]:
+    """The keys of the devices with memory of their own that copy to shared memory while they
+    compute."""
+    devices = devices_of(target)
+    return tuple(key for key in accelerators(target) if copies_ahead(devices[key]))
+
+
 __all__ = [
     "ASYNC_COPIES",
     "archs_of",
     "capability_of",
     "copies_ahead",
+    "keys_with_copies",
     "least_capability",
     "most_shared",
+    "shared_memory",
 ]

@@ -114,6 +114,12 @@ def target_in(target: Target, attrs: Mapping[str, object]) -> Target:
     return device if device is not None and _has_schedules(device) else cpu_target(target)
 
 
+def schedule_target(target: Target) -> Target:
+    """The target that kernels are scheduled for: a composite, of whose devices each has its own,
+    else the target's CPU."""
+    return with_host(target) if devices_of(target) else cpu_target(target)
+
+
 def _has_schedules(device: Target) -> bool:
     return KINDS[device.kind].is_cpu or KINDS[device.kind].is_accelerator
 
@@ -151,5 +157,6 @@ __all__ = [
     "device_named",
     "devices_of",
     "required_features",
+    "schedule_target",
     "target_in",
 ]

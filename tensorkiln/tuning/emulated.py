@@ -25,11 +25,10 @@ from tensorkiln.base.files import atomic_write
 from tensorkiln.base.tools import ToolFailure, run_tool
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.link.toolchain import run_zig, zig_path
-from tensorkiln.pipeline import placed_on
 from tensorkiln.runtime.tensor import dtype_named
 from tensorkiln.runtime.timing import CRASH, ERROR, HANG
 from tensorkiln.runtime.trial import Memory, Trial, WrongResult
-from tensorkiln.target import Target
+from tensorkiln.target import Target, schedule_target
 
 EMULATOR = "qemu-aarch64"
 ROOT = Path("/usr/aarch64-linux-gnu")  # where Debian's package has the C library
@@ -78,7 +77,7 @@ class InstructionCount:
     def require(self, target: Target) -> None:
         """Raise UserError (code `no-tool`) if qemu is not installed, UnsupportedError for a target
         other than AArch64."""
-        arch = placed_on(target).arch
+        arch = schedule_target(target).arch
         if arch != "aarch64":
             raise UnsupportedError(
                 f"instructions are counted of aarch64, and the target is {arch}", where="measure"

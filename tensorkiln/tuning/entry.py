@@ -14,8 +14,9 @@ from tensorkiln import frontend
 from tensorkiln.base.errors import UserError, nearest, require
 from tensorkiln.base.progress import Progress, watched
 from tensorkiln.base.sources import source_digest
+from tensorkiln.external.argument import Externals, require_externals
 from tensorkiln.kernels.records import GivenRecords, Records, records_of, target_text
-from tensorkiln.pipeline import Externals, asked_option, asked_target, require_externals
+from tensorkiln.options import target_of, with_options
 from tensorkiln.runtime.measuring import Measure
 from tensorkiln.scale import local_executor
 from tensorkiln.scale.executors import Given, given_executor
@@ -108,8 +109,7 @@ def tune(
         search, seed, batch, trials, kernels, float(each), float(limit), threads, metric
     )
     require_options(options)
-    compile_target = asked_option(asked_target(target), "precision", precision)
-    compile_target = asked_option(compile_target, "optimize", optimize)
+    compile_target = with_options(target_of(target), precision=precision, optimize=optimize)
     require_tunable(compile_target)
     require_search(search)
     if isinstance(metric, InstructionCount):

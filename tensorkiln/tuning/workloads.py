@@ -20,6 +20,7 @@ from tensorkiln.base.text import listed
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.codegen.kernel_names import with_names_for_c
 from tensorkiln.executable import Executable
+from tensorkiln.external.argument import Externals
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Constant, Function, GlobalRef, RVar, TensorType
@@ -32,14 +33,14 @@ from tensorkiln.kernels.records import workload_of
 from tensorkiln.measure.inputs import numpy_type
 from tensorkiln.measure.kernels import size_of
 from tensorkiln.passes import Pass, make_runner
-from tensorkiln.pipeline import Externals, compile, placed_on, plan_for
+from tensorkiln.pipeline import compile, plan_for
 from tensorkiln.runtime.tensor import Array
 from tensorkiln.runtime.trial import Operand, Trial
 from tensorkiln.schedule.choose import fitting, knobs_of
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.script import from_source
-from tensorkiln.target import Target, cpu_target, target_in
+from tensorkiln.target import Target, cpu_target, schedule_target, target_in
 from tensorkiln.target.kinds import KINDS
 from tensorkiln.transform.relax.device_keys import with_device_keys
 from tensorkiln.transform.relax.partial_graph_aot import partial_graph_aot
@@ -137,7 +138,7 @@ def workloads_of(
     `sizes` are of symbolic dimensions; UserError (code `unknown-dim`) for one that a kernel needs
     and is not among them.
     """
-    place = placed_on(target)
+    place = schedule_target(target)
     _require_known(mod, sizes)
     calls, weights, network = _calls(mod), _weights(mod), _constant_bytes(mod)
     workloads: dict[tuple[str, Target], Workload] = {}

@@ -26,7 +26,7 @@ from tensorkiln.ir.kept import KEPT_VALUES, kept_of
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, GlobalRef
 from tensorkiln.measure.inputs import arrays_of, in_bytes, typed
-from tensorkiln.pipeline import placed_on, plan_for
+from tensorkiln.pipeline import plan_for
 from tensorkiln.runtime.callbacks import register_function, unregister_function
 from tensorkiln.runtime.device import Devices
 from tensorkiln.runtime.load import load_module
@@ -35,7 +35,7 @@ from tensorkiln.runtime.module import Module
 from tensorkiln.schedule.choose import trace_of
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.lower import LowerGroups
-from tensorkiln.target import Target, target_in
+from tensorkiln.target import Target, schedule_target, target_in
 
 Array = npt.NDArray[Any]
 
@@ -126,7 +126,7 @@ class Compiled:
         """The trace of the schedule of a group; empty if an external compiled it."""
         if group.function.external or not group.function.is_primitive:
             return ""
-        group_target = target_in(placed_on(self.target), group.function.attrs)
+        group_target = target_in(schedule_target(self.target), group.function.attrs)
         try:
             return trace_of(Group(group.function, group.function.name, group_target), group_target)
         except TensorkilnError:

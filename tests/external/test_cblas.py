@@ -10,6 +10,7 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
+from tensorkiln.checks import refusals
 from tensorkiln.external import Refused
 from tensorkiln.external.cblas import CBLAS, cblas
 from tensorkiln.external.host_library import HostLibrary, find_library
@@ -18,7 +19,6 @@ from tensorkiln.ir.expr import Var, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, tensor
 from tensorkiln.ops.evaluate import evaluate
-from tensorkiln.pipeline import refusals
 from tests.external.removed import check_removed
 from tests.transform.graphs import graph, rand
 

@@ -28,7 +28,7 @@ from tensorkiln.ir.relax import (
 )
 from tensorkiln.ir.text.print_relax import Constants, RelaxPrinter
 from tensorkiln.ops.builder import GraphBuilder
-from tensorkiln.pipeline import _require_well_formed
+from tensorkiln.options import require_well_formed
 from tensorkiln.script import from_source
 from tensorkiln.transform.relax.infer_types import infer_types
 from tests.ops.element import check
@@ -103,7 +103,7 @@ def by_verifier(op: str, types: list[Type], attrs: dict[str, Any], result: Type)
     y = RVar("y", result)
     call = Call(op, params, Attrs.of(**attrs))
     mod = IRModule((Function("main", params, (Binding(y, call),), y),))
-    _require_well_formed(mod, {})
+    require_well_formed(mod, {})
     return infer_types(mod)["main"].bindings[0].var.type  # type: ignore[union-attr]
 
 

@@ -19,7 +19,8 @@ from tensorkiln.base.errors import TensorkilnError, UnsupportedError, UserError
 from tensorkiln.base.progress import Progress
 from tensorkiln.ir.module import IRModule
 from tensorkiln.link.toolchain import linux_arch
-from tensorkiln.pipeline import asked_target, plan_for
+from tensorkiln.options import target_of
+from tensorkiln.pipeline import plan_for
 from tensorkiln.target import Target
 from tensorkiln.target.isa import ISAS
 from tensorkiln.target.kinds import KINDS
@@ -94,7 +95,7 @@ MODULE = graph(lambda g, x: g.relu(x), x=(4,))
 def refusal(spec: Any) -> TensorkilnError | None:
     """What `compile` says of a target, before it compiles anything."""
     try:
-        plan_for(asked_target(spec))
+        plan_for(target_of(spec))
     except TensorkilnError as error:
         return error
     return None
@@ -213,7 +214,7 @@ def test_the_command_says_so(model: bytes, tmp_path: Path) -> None:
 
 
 def test_llvmjit_keeps_what_was_said() -> None:
-    plain = asked_target("llvmjit")
+    plain = target_of("llvmjit")
     assert plain.features == Target("native").features
-    told = asked_target({"kind": "llvmjit", "winograd": 0, "l2_bytes": 1 << 22})
+    told = target_of({"kind": "llvmjit", "winograd": 0, "l2_bytes": 1 << 22})
     assert (told.winograd, told.l2_bytes, told.mcpu) == (0, 1 << 22, plain.mcpu)

@@ -24,7 +24,8 @@ from tensorkiln.executable import Executable
 from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import RVar, Tuple, Value, constant, tensor
-from tensorkiln.pipeline import asked_target, relax_passes
+from tensorkiln.options import target_of
+from tensorkiln.pipeline import relax_passes
 from tensorkiln.report.story import record
 from tensorkiln.target import Target
 from tests.frontend.onnx_models import FLOAT, INT64, model, theirs, value
@@ -155,7 +156,7 @@ def stored(made: onnx.ModelProto) -> int:
 def planned(mod: IRModule, target: Mapping[str, object]) -> MemoryReport:
     """The report, without code for the target."""
     weights = model_weights(mod)
-    for step in relax_passes(asked_target(dict(target))):
+    for step in relax_passes(target_of(dict(target))):
         mod = step(mod)
     return memory_report(mod, model=weights)
 
