@@ -99,7 +99,7 @@ def assemble(parts: LibraryParts) -> Executable:
     if arena.size:
         artifacts.append(Artifact("host", "native", "weights.bin", WeightsContent(arena)))
     plans = (*functions, *(outer.helpers if outer else ()))
-    kernels = _kernel_infos(parts, plans)
+    kernels = _kernel_infos(parts)
     outers = outer.infos if outer else ()
     metadata = _metadata(
         parts, arena, (*(f.info for f in functions), *outers), kernels, artifact_infos(artifacts)
@@ -341,15 +341,11 @@ def _outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
     return outer_code(mod, arena)
 
 
-def _kernel_infos(parts: LibraryParts, functions: Sequence[HostFunction]) -> tuple[KernelInfo, ...]:
+def _kernel_infos(parts: LibraryParts) -> tuple[KernelInfo, ...]:
     """For each kernel: the model's nodes that it computes, the class of its schedule, its device in
     a composite and, for an imported kernel, the loader whose module provides it."""
     mod = parts.module
-    spans: dict[str, list[str]] = {}
-    calls = {f.info.name: f.calls for f in functions}
-    for f in mod.graphs:
-        for call in calls[f.name]:
-            spans.setdefault(call.symbol, []).append(call.span)
+    nodes = mod.nodes()
     classes = {k.name: k.op_class for k in mod.kernels if not _is_launched(k)}
     classes |= {f.name: f"external:{f.external}" for f in mod.externals}
     devices = {k.name: device_key(parts.target, k.attrs) for k in mod.kernels}
@@ -359,7 +355,7 @@ def _kernel_infos(parts: LibraryParts, functions: Sequence[HostFunction]) -> tup
     return tuple(
         replace(
             provided.get(name, KernelInfo(name, target_key=devices.get(name, ""))),
-            nodes=tuple(filter(None, spans.get(name, ()))),
+            nodes=tuple(nodes.get(name, ())),
             kernel_class=kernel_class,
         )
         for name, kernel_class in classes.items()

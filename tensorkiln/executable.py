@@ -487,10 +487,11 @@ class Executable:
         order."""
         programs = {f.name: f for f in self.module.copies}
         return tuple(
-            _copy_row(f.info.name, programs[call.symbol])
-            for f in self.functions
-            for call in f.calls
-            if call.symbol in programs
+            _copy_row(plan.graph.name, programs[call.name])
+            for plan in self.module.planned
+            if not plan.graph.is_private
+            for call in plan.calls
+            if call.name in programs
         )
 
     def refusals(self) -> tuple[Refusal, ...]:

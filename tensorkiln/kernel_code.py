@@ -141,10 +141,7 @@ def _device_functions(
     """Generate code for the device functions among the kernels of an accelerator, and texts for
     people. The other kernels launch device functions, from the entry file. With `has_tensors`,
     parameters or results are in the device's memory."""
-    # Imported here, since targets without accelerators do not need it.
-    from tensorkiln.codegen.c_like.kernels import nodes_of
-
-    nodes = nodes_of(g.mod)
+    nodes = {name: list(dict.fromkeys(spans)) for name, spans in g.mod.nodes().items()}
     for launcher in _programs(kernels):
         launched = (s.name for s in walk_stmt(launcher.body) if isinstance(s, CallKernel))
         nodes |= {name: nodes.get(launcher.name, []) for name in launched}

@@ -9,7 +9,7 @@ declaration with its place, `settled_dependencies` makes one list of them withou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tensorkiln.artifact import Artifact, InMemoryArtifact
 from tensorkiln.artifact.dependency import merge_dependencies
@@ -24,7 +24,6 @@ from tensorkiln.ir.expr import CallExtern
 from tensorkiln.ir.known_attrs import DEPENDENCIES
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function
-from tensorkiln.ir.stmt import CallKernel, PrimFunc
 from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
 from tensorkiln.ir.visit_graph import bindings_in
 
@@ -50,7 +49,8 @@ def declared_dependencies(mod: IRModule, externals: Sequence[External]) -> list[
     ]
     declared += [(("", f.name), d) for f in mod.functions for d in f.attrs.get(DEPENDENCIES, ())]
     declared += [(("", name), d) for name, d in _of_calls(mod)]
-    nodes = _nodes(mod) if declared else {}
+    spans = mod.nodes() if declared else {}
+    nodes = {name: f" ({listed(names, _MOST_NODES)})" for name, names in spans.items()}
     return [(f"{owner}function {name!r}{nodes.get(name, '')}", d) for (owner, name), d in declared]
 
 
@@ -81,17 +81,6 @@ def _of_packed(mod: IRModule) -> Iterator[tuple[str, ExternalDependency]]:
         for b in bindings_in(g.bindings):
             if isinstance(b.value, Call):
                 yield from ((g.name, d) for d in b.value.attrs.get(DEPENDENCIES, ()))
-
-
-def _nodes(mod: IRModule) -> Mapping[str, str]:
-    """For each kernel, the model's nodes that it computes, as the end of a place in messages."""
-    spans: dict[str, list[str]] = {}
-    for f in mod.functions:
-        if isinstance(f, PrimFunc) and f.is_host:
-            for s in walk_stmt(f.body):
-                if isinstance(s, CallKernel) and s.span:
-                    spans.setdefault(s.name, []).append(s.span)
-    return {name: f" ({listed(node_names, _MOST_NODES)})" for name, node_names in spans.items()}
 
 
 def uses_of(

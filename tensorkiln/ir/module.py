@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from tensorkiln.base.origin import ModelSource
 from tensorkiln.base.text import listed
 from tensorkiln.ir.known_kernel import KernelKey, KnownKernel, Rewrite, step_of
+from tensorkiln.ir.plan import Plan
+from tensorkiln.ir.plan_form import read_plan
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.scripted import Scripted
@@ -23,13 +25,15 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
 
     `kernel_keys` has, by name, what kernels were made from, where that is known: a function loses
     its key when it is changed other than by `map_bodies`. `source` is what an importer has read the
-    module from; one whose functions were changed has none.
+    module from; one whose functions were changed has none. `plans` has the plans of graph
+    functions that are known; ask `plan` for one.
     """
 
     functions: tuple[AnyFunction, ...] = ()
     name: str = field(default="model", compare=False)
     kernel_keys: Mapping[str, KernelKey] = field(default_factory=dict, compare=False)
     source: ModelSource | None = field(default=None, compare=False)
+    plans: dict[str, Plan] = field(default_factory=dict, compare=False, repr=False)
     _by_name: dict[str, AnyFunction] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -47,6 +51,30 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
 
     def __len__(self) -> int:
         return len(self.functions)
+
+    def plan(self, name: str) -> Plan:
+        """The plan of a planned graph function, which is read from its text if no pass has made it.
+
+        Raise Malformed if the text is not that of a plan (`ir/plan_form.py`).
+        """
+        plan = self.plans.get(name)
+        if plan is None or any(self.get(f.name) is not f for f in plan.functions):
+            f = self[name]
+            assert isinstance(f, Function), name
+            plan = self.plans[name] = read_plan(f, self)
+        return plan
+
+    @property
+    def planned(self) -> tuple[Plan, ...]:
+        """The plans of all planned graph functions."""
+        return tuple(self.plan(f.name) for f in self.graphs if f.is_planned)
+
+    def nodes(self) -> dict[str, list[str]]:
+        """By kernel, the nodes of the model that calls of it compute, in their order."""
+        nodes: dict[str, list[str]] = {}
+        for call in (c for plan in self.planned for c in plan.calls if c.span):
+            nodes.setdefault(call.name, []).append(call.span)
+        return nodes
 
     @property
     def graphs(self) -> tuple[Function, ...]:
@@ -92,7 +120,11 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
         kernel_keys = {
             f.name: keys[f.name] for f in functions if f.name in keys and self.get(f.name) is f
         }
-        return IRModule(functions, self.name, kernel_keys)
+        return self._with(functions, kernel_keys)
+
+    def _with(self, functions: tuple[AnyFunction, ...], keys: Mapping[str, KernelKey]) -> IRModule:
+        """A module of this name with these functions and keys, and the plans of this module."""
+        return IRModule(functions, self.name, keys, plans=dict(self.plans))
 
     def with_programs(self, but: Collection[str] = ()) -> IRModule:
         """This module with the programs of all known kernels made, except of those named in `but`;
@@ -101,7 +133,7 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
             f.program() if isinstance(f, KnownKernel) and f.name not in but else f
             for f in self.functions
         )
-        return self if new == self.functions else IRModule(new, self.name, self.kernel_keys)
+        return self if new == self.functions else self._with(new, self.kernel_keys)
 
     def __repr__(self) -> str:
         """Name and functions; `script()` gives the whole text."""
@@ -131,7 +163,7 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
 
         new = tuple(map(rewritten, self.functions))
         keys = {name: key.then(step) for name, key in self.kernel_keys.items()}
-        return IRModule(new, self.name, keys)
+        return self._with(new, keys)
 
     def map_prim_funcs(self, rewrite: Rewrite) -> IRModule:
         """Rewrite every kernel, of known ones the program; return this same object when none

@@ -441,6 +441,13 @@ class Function(Inner, Scripted):
         return f"<graph function {self.name}({params}): {len(self.bindings)} bindings>"
 
     @property
+    def result_types(self) -> tuple[TensorType, ...]:
+        """The types of the tensors that a straight-line function returns."""
+        t = self.result.type
+        fields = t.fields if isinstance(t, TupleType) else (t,)
+        return tuple(x for x in fields if isinstance(x, TensorType))
+
+    @property
     def makes_storages(self) -> bool:
         """Whether it only allocates the storages of a planned function."""
         return bool(self.attrs.get("storages", False))

@@ -9,7 +9,7 @@ from tensorkiln.ir.known_attrs import GRAPH_ATTRS, PROGRAM_ATTRS
 from tensorkiln.ir.known_kernel import KnownKernel
 from tensorkiln.ir.malformed import Malformed, is_text, listed, require_attrs, require_texts, step
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.planned import made_storages
+from tensorkiln.ir.plan_form import made_storages
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.type_text import show

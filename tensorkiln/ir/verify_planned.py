@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from tensorkiln.ir.buffer import AddressOf, Buffer
 from tensorkiln.ir.dtype import HANDLE, INT64
@@ -10,7 +10,7 @@ from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.malformed import Malformed, among, listed, step, stored
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.outputs import outputs_of
-from tensorkiln.ir.planned import Address, PlannedGraph, planned_graph, result_types
+from tensorkiln.ir.plan import Access, Address, Plan, accesses
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import CallKernel, MatchBuffer, PrimFunc, TensorProgram
 from tensorkiln.ir.tensor_bytes import known_bytes
@@ -83,7 +83,7 @@ def _check_arguments(s: CallKernel, mod: IRModule) -> None:
     if isinstance(callee, TensorProgram):
         kinds = ["address" if isinstance(p, Buffer) else str(p.dtype) for p in callee.params]
     elif callee.external:
-        count = len(callee.params) + len(result_types(callee))
+        count = len(callee.params) + len(callee.result_types)
         kinds = ["address"] * count + ["int64"] * max(0, len(s.args) - count)
     else:
         fits = [f.name for f in mod.values() if isinstance(f, TensorProgram) or f.external]
@@ -112,57 +112,41 @@ def _check_arguments(s: CallKernel, mod: IRModule) -> None:
 
 
 def check_planned(f: Function, mod: IRModule) -> None:
-    """Raise Malformed if `f` does not have the form of a planned graph (`ir/planned.py`), or if a
-    kernel would write anything but results and storages, or access bytes outside of its storage,
-    constant or tensor. Only constant sizes and offsets are compared."""
-    plan = planned_graph(f, mod)
+    """Raise Malformed if `f` does not have the form of a plan (`ir/plan_form.py`), or if a kernel
+    would write anything but results and storages, or access bytes outside of its storage, constant
+    or tensor. Only constant sizes and offsets are compared."""
+    plan = mod.plan(f.name)
     for i, call in enumerate(plan.calls):
         with step(f".calls[{i}]({call.name})"):
-            for k, size, written in _buffers(mod, call.name):
-                address = call.args[k]
-                assert isinstance(address, Address), (
-                    address
-                )  # `check_kernel_calls` has seen the run function
-                with step(f".args[{k}]"):
-                    _check_memory(address, size, written, plan, len(f.params))
+            for a in accesses(call, mod[call.name]):
+                with step(f".args[{a.argument}]"):
+                    _check_memory(a, plan)
 
 
-def _buffers(mod: IRModule, name: str) -> Iterator[tuple[int, int | None, bool]]:
-    """For each buffer of a kernel: argument index, bytes (None if symbolic), whether written."""
-    f = mod[name]
-    if isinstance(f, TensorProgram):
-        outs = f.buffers[len(f.buffers) - f.outputs :]
-        for i, p in enumerate(f.params):
-            if isinstance(p, Buffer):
-                yield i, known_bytes(p.dtype, p.shape), p in outs
-        return
-    for i, t in enumerate((*(p.tensor for p in f.params), *result_types(f))):
-        yield i, known_bytes(t.dtype, t.physical_shape), i >= len(f.params)
+def _room(place: Address, plan: Plan) -> int | None:
+    """The bytes of a storage, a constant or a tensor; None if that is symbolic."""
+    if place.base == "storage":
+        return int_value(plan.storages[place.index].size)
+    if place.base == "constant":
+        return plan.constants[place.index].data.nbytes
+    t = (*plan.inputs, *plan.results)[place.index]
+    return known_bytes(t.dtype, t.physical_shape)
 
 
-def _check_memory(
-    address: Address, size: int | None, written: bool, plan: PlannedGraph, inputs: int
-) -> None:
-    start = int_value(address.offset)
-    have: int | None
-    if address.base == "tensor":
-        have = known_bytes(address.buffer.dtype, address.buffer.shape)
-    elif address.base == "storage":
-        have = int_value(plan.storages[address.index].size)
-    else:
-        have = plan.constants[address.index].data.nbytes
-    if written and not (
-        address.base == "storage" or (address.base == "tensor" and address.index >= inputs)
-    ):
+def _check_memory(a: Access, plan: Plan) -> None:
+    place, size = a.place, known_bytes(a.dtype, a.shape)
+    start, have = int_value(place.offset), _room(place, plan)
+    is_result = place.base == "tensor" and place.index >= len(plan.inputs)
+    if a.written and not (place.base == "storage" or is_result):
         hint = "results and storages are what a planned graph writes"
-        raise Malformed(f"the kernel writes {address}, which is only read", hint)
+        raise Malformed(f"the kernel writes {place}, which is only read", hint)
     if start is not None and start < 0:
-        raise Malformed(f"byte {start} of {address}", "offsets count from 0, where it starts")
+        raise Malformed(f"byte {start} of {place}", "offsets count from 0, where it starts")
     if start is not None and have is not None and size is not None and start + size > have:
         hint = f"the kernel takes {size} bytes: no offset is right"
         if size <= have:
             hint = f"its {size} bytes start at 0 to {have - size}"
-        message = f"bytes {start}..{start + size - 1} of {address}, which has {have}"
+        message = f"bytes {start}..{start + size - 1} of {place}, which has {have}"
         raise Malformed(message, hint)
 
 

@@ -48,8 +48,7 @@ def memory_pictures(
 ) -> tuple[MemoryPicture, ...]:
     """A picture for each planned function of a module. `sizes`: values of symbolic dimensions, 1
     for those not listed."""
-    graphs = (GraphMemory(f, mod, pools) for f in mod.graphs if f.is_planned)
-    return tuple(_picture(g, sizes) for g in graphs)
+    return tuple(_picture(GraphMemory(plan, mod, pools), sizes) for plan in mod.planned)
 
 
 def _picture(g: GraphMemory, named: Mapping[str, int]) -> MemoryPicture:
@@ -72,7 +71,7 @@ def _picture(g: GraphMemory, named: Mapping[str, int]) -> MemoryPicture:
     ]
     live = tuple(live_bytes(values, i) for i in range(len(g.plan.calls)))
     calls = tuple(c.name for c in g.plan.calls)
-    return MemoryPicture(g.f.name, calls, tuple(_merged(blocks)), total, live)
+    return MemoryPicture(g.plan.graph.name, calls, tuple(_merged(blocks)), total, live)
 
 
 def _merged(blocks: list[MemoryBlock]) -> list[MemoryBlock]:

@@ -12,7 +12,6 @@ import tensorkiln as tk
 from tensorkiln.base.errors import UserError
 from tensorkiln.external.example import C_REFERENCE
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.planned import planned_graph
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.passes import Timing, pass_name
 from tensorkiln.pipeline import (
@@ -95,7 +94,7 @@ def test_the_minimal_pipeline_computes_the_same(mod: IRModule) -> None:
     (want,) = evaluate(mod, inputs, dtype="float64")
     have = tk.runtime.Executor(exe, tk.cpu())["main"](*inputs.values()).numpy()
     np.testing.assert_allclose(have, want, rtol=2e-5, atol=2e-6)
-    calls = planned_graph(exe.module.graphs[0], exe.module).calls
+    calls = exe.module.plan("main").calls
     assert len(calls) == len(mod.graphs[0].bindings)  # a kernel per operator
 
 

@@ -14,7 +14,7 @@ from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.expr import IntImm, Var, int_value
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.planned import planned_graph
+from tensorkiln.ir.plan_form import read_plan
 from tensorkiln.ir.relax import Function, RVar, Value
 from tensorkiln.ir.verify import verify
 from tensorkiln.ir.visit import substitute
@@ -55,7 +55,7 @@ def test_the_form(name: str, rows: object, golden: Callable[[Path, str], None]) 
 def test_sizes_follow_the_shapes() -> None:
     mod = lowered(graph(_mlp, x=(Var("n"), 16)))
     (f,) = mod.graphs
-    plan = planned_graph(f, mod)
+    plan = mod.plan(f.name)
     n = f.params[0].tensor.shape[0]
     assert isinstance(n, Var)
     (size,) = (s.size for s in plan.storages)
@@ -84,9 +84,10 @@ def test_any_graph_comes_back_from_its_text(mod: IRModule) -> None:
     verify(again)
     assert first_difference(planned, again) is None
     (f,), (g,) = planned.graphs, again.graphs
-    one, two = planned_graph(f, planned), planned_graph(g, again)
+    one, two = planned.plan(f.name), again.plan(g.name)
     assert [c.name for c in one.calls] == [c.name for c in two.calls]
     assert [c.span for c in one.calls] == [c.span for c in two.calls]
+    assert read_plan(f, planned) == one  # what the pass made is what its text says
 
 
 def test_what_is_planned_stays() -> None:
@@ -109,7 +110,7 @@ def test_constants_are_listed_once_in_order_of_use() -> None:
         return g.linear(g.linear(g.linear(x, v), w), v)
 
     mod = lowered(graph(build, x=(8, 16)))
-    plan = planned_graph(mod.graphs[0], mod)
+    plan = mod.plan("main")
     assert len(plan.constants) == 2
     text = form(mod).splitlines()
     calls = [line.split(", ")[2] for line in text if "T.call" in line]

@@ -8,9 +8,8 @@ from tensorkiln.artifact import Artifact
 from tensorkiln.codegen.c_like.c99 import emit_c
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.stmt import CallKernel, PrimFunc
+from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.printer import print_expr
-from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.target import Target
 
 _MOST = 256  # kernels in one file
@@ -24,10 +23,10 @@ def c_kernels(
 ) -> list[Artifact]:
     """The C of kernels of a lowered module: `kernels.c`, and where that would be long
     `kernels_1.c` and so on."""
-    nodes = nodes_of(mod)
+    nodes = mod.nodes()
     artifacts: list[Artifact] = []
     for group in _groups(funcs):
-        comments = {f.name: about(f, nodes.get(f.name, ())) for f in group}
+        comments = {f.name: about(f, list(dict.fromkeys(nodes.get(f.name, ())))) for f in group}
         text = emit_c(group, target, comments)
         name = f"kernels_{len(artifacts)}.c" if artifacts else "kernels.c"
         artifacts.append(Artifact("c", "native", name, text.encode()))
@@ -52,14 +51,3 @@ def about(f: PrimFunc, nodes: Sequence[str]) -> list[str]:
         lines.append(f"{'reads' if i < first else 'writes'} {b.name}: {b.dtype}[{shape}]")
     lines += [f"takes {v.name}: {v.dtype}" for v in f.params if not isinstance(v, Buffer)]
     return [*lines, f"schedule: {f.op_class}"]
-
-
-def nodes_of(mod: IRModule) -> dict[str, list[str]]:
-    """By kernel, the nodes of the model that its calls compute."""
-    nodes: dict[str, list[str]] = {}
-    for f in mod.functions:
-        if isinstance(f, PrimFunc) and f.is_host:
-            for s in walk_stmt(f.body):
-                if isinstance(s, CallKernel) and s.span:
-                    nodes.setdefault(s.name, []).append(s.span)
-    return {name: list(dict.fromkeys(spans)) for name, spans in nodes.items()}

@@ -48,7 +48,7 @@ from tensorkiln.ir.kept import kept_of
 from tensorkiln.ir.known_attrs import CHECKED_INDICES
 from tensorkiln.ir.module import AnyFunction, AnyKernel, IRModule
 from tensorkiln.ir.outputs import written_parameters
-from tensorkiln.ir.planned import Address, PlannedCall, planned_graph, result_types
+from tensorkiln.ir.plan import Address, PlannedCall
 from tensorkiln.ir.relax import Function, TensorType
 from tensorkiln.ir.stmt import Assert, PrimFunc, TensorProgram
 from tensorkiln.ir.text.printer import printed_names
@@ -103,10 +103,10 @@ def graph_host_function(
 ) -> HostFunction:
     """The call plan of a graph function after `partial_graph_aot`. Constants that its kernels read
     are placed in `arena`, and those of a device's kernels also there."""
-    types = (*(p.tensor for p in f.params), *result_types(f))
+    plan = mod.plan(f.name)
+    types = (*plan.inputs, *plan.results)
     spelled = printed_names(f)
     symbols = Symbols(list(types), spelled, dict(f.attrs.get("dim_names", ())))
-    plan = planned_graph(f, mod)
     here = [s for s in plan.storages if s.pool not in devices.kinds]
     starts, total = _laid_out([s.size for s in here])
     start_of = dict(zip(map(id, here), starts, strict=True))

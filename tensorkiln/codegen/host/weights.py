@@ -18,6 +18,7 @@ from tensorkiln.base.mapped import MappedFile
 from tensorkiln.base.threads import in_threads
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.padded import Padded, parts_between
+from tensorkiln.ir.plan import Plan
 from tensorkiln.ir.relax import Constant
 from tensorkiln.ir.text.print_relax import digest
 
@@ -62,6 +63,11 @@ class WeightArena:
         name = c.name.rpartition("#")[0] or c.name or "const"
         self.constants[ConstantInfo(name, c.type.dtype.name, shape, layout, at)] = None
         return at
+
+    def place_plan(self, plan: Plan) -> None:
+        """Place the constants of a graph function, in the order in which its calls read them."""
+        for _, c in plan.constants_read():
+            self.place_constant(c)
 
     @property
     def identity(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -14,8 +14,6 @@ from tensorkiln.codegen.memory.measure import GraphMemory, memory_report
 from tensorkiln.codegen.memory.report import MemoryReport
 from tensorkiln.codegen.memory.table import lines_of, tensor_rows
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.planned import PlannedStorage, made_storages
-from tensorkiln.ir.relax import Function
 from tensorkiln.target import MemoryPool
 
 GivenBudget = int | str | Mapping[str, int | str]
@@ -138,9 +136,7 @@ def _largest_in(
     mod: IRModule, function: str, pools: Sequence[MemoryPool], pool: str
 ) -> Sequence[LiveTensor]:
     """The largest values in a pool when most of it is in use."""
-    f = mod[function]
-    assert isinstance(f, Function)
-    return GraphMemory(f, mod, pools).peak({}, pool)[1]
+    return GraphMemory(mod.plan(function), mod, pools).peak({}, pool)[1]
 
 
 def _require_flash(report: MemoryReport, flash: MemoryPool | None) -> None:
@@ -163,7 +159,7 @@ def _require_known_pools(
     """Check that storages are of devices or pools of the target, of which their alignment can be
     had."""
     known = {p.name: p for p in pools if p.kind == "ram"}
-    for function, s in _storages(mod):
+    for function, s in ((p.init.name, s) for p in mod.planned if p.init for s in p.storages):
         if s.pool in devices:
             continue
         if s.pool not in known and (s.pool or known):
@@ -182,10 +178,3 @@ def _require_known_pools(
                 code="unknown-pool",
                 where=function,
             )
-
-
-def _storages(mod: IRModule) -> Iterator[tuple[str, PlannedStorage]]:
-    for f in mod.functions:
-        if isinstance(f, Function) and f.makes_storages:
-            for s in made_storages(f):
-                yield f.name, s

@@ -25,10 +25,11 @@ from tensorkiln.codegen.memory.figures import (
 from tensorkiln.codegen.memory.live import (
     Access,
     Span,
-    accesses,
+    end_of,
     is_replaced,
     live_bytes,
     number,
+    simple_accesses,
     spans,
 )
 from tensorkiln.codegen.memory.report import MemoryReport
@@ -37,8 +38,8 @@ from tensorkiln.codegen.stack import stack_of
 from tensorkiln.ir.conditions import conditions_of
 from tensorkiln.ir.expr import Expr, IntImm, Var, binary, int_value
 from tensorkiln.ir.module import AnyKernel, IRModule
-from tensorkiln.ir.planned import PlannedGraph, planned_graph, result_types
-from tensorkiln.ir.relax import Function, TensorType
+from tensorkiln.ir.plan import Plan
+from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.tensor_bytes import bytes_of
 from tensorkiln.ir.text.printer import printed_names
 from tensorkiln.ir.visit import free_vars
@@ -64,7 +65,7 @@ def memory_report(
     """
     sizes = {} if sizes is None else sizes
     require(sizes, Mapping, "sizes")
-    graphs = [GraphMemory(f, mod, pools) for f in mod.graphs if f.is_planned]
+    graphs = [GraphMemory(plan, mod, pools) for plan in mod.planned]
     _check_sizes(sizes, {n for g in graphs for n in g.names.values()})
     functions = [g.memory(sizes) for g in graphs]
     functions += [_program(f, mod, pools) for f in mod.prim_funcs if f.public]
@@ -72,7 +73,7 @@ def memory_report(
     arena = WeightArena()
     if weights is None:
         for g in graphs:
-            g.place_constants(arena)
+            arena.place_plan(g.plan)
     total = arena.size if weights is None else weights
     return MemoryReport(
         mod.name,
@@ -104,35 +105,33 @@ class GraphMemory:
     `bounds` are what is known of its symbolic dimensions: at least 0, and what it `assumes`.
     """
 
-    def __init__(self, f: Function, mod: IRModule, pools: Sequence[MemoryPool]):
-        self.f, self.mod, self.pools = f, mod, pools
-        self.plan: PlannedGraph = planned_graph(f, mod)
-        types = [*(p.tensor for p in f.params), *result_types(f)]
+    def __init__(self, plan: Plan, mod: IRModule, pools: Sequence[MemoryPool]):
+        self.plan, self.mod, self.pools = plan, mod, pools
+        f = plan.graph
+        types = [*plan.inputs, *plan.results]
         self.symbols = Symbols(types, printed_names(f), dict(f.attrs.get("dim_names", ())))
         self.names = {v: self.symbols.model_name(v) for v in self.symbols.names}
         self.bounds = Bounds.dims(self.names)
         for condition in conditions_of(f):
             self.bounds = self.bounds.given(condition.holds)
-        self.calls = accesses(self.plan, mod)
+        self.calls = simple_accesses(plan, mod)
 
     def memory(self, sizes: Mapping[str, int]) -> FunctionMemory:
         """What the function needs, with `sizes` for the dimensions of these names."""
         given = {v: sizes[name] for v, name in self.names.items() if name in sizes}
-        n = len(self.f.params)
-        ends = [*(p.tensor for p in self.f.params), *result_types(self.f)]
-        io = InputOutput(self._sum(ends[:n], given), self._sum(ends[n:], given))
+        io = InputOutput(self._sum(self.plan.inputs, given), self._sum(self.plan.results, given))
         peak, largest = self.peak(given)
         stacks = [stack_of(c.name, self.mod) for c in self.plan.calls]
         stack = None if None in stacks else max((s for s in stacks if s is not None), default=0)
-        return FunctionMemory(self.f.name, self.by_pool(given), io, stack, peak, largest)
+        return FunctionMemory(self.plan.graph.name, self.by_pool(given), io, stack, peak, largest)
 
     def by_pool(self, given: Mapping[Var, int]) -> dict[str, PoolMemory]:
         """What it needs of each pool, in the target's order."""
         arena = WeightArena()
-        self.place_constants(arena)
+        arena.place_plan(self.plan)
         out = empty_pools(self.pools, arena.size)
         for i, s in enumerate(self.plan.storages):
-            ends = [a.end for a in self._stored(i)]
+            ends = [end_of(a) for a in self._stored(i)]
             largest = self._largest(ends)
             tops = [bound(e, self.bounds)[1] for e in largest]
             most = None if None in tops else max((t for t in tops if t is not None), default=0)
@@ -152,15 +151,8 @@ class GraphMemory:
         """Yield all accesses of a storage."""
         for tensors in self.calls:
             for a in tensors:
-                if a.at.base == "storage" and a.at.index == storage:
+                if a.place.base == "storage" and a.place.index == storage:
                     yield a
-
-    def place_constants(self, arena: WeightArena) -> None:
-        """Place the constants in an arena, in the order in which the library has them."""
-        for tensors in self.calls:
-            for a in tensors:
-                if a.at.base == "constant":
-                    arena.place_constant(self.plan.constants[a.at.index])
 
     def peak_sizes(self, given: Mapping[Var, int]) -> dict[Var, int]:
         """Sizes for the peak: those given, else upper bounds, else 1."""

@@ -17,7 +17,6 @@ from tensorkiln.codegen.host.weights import WeightArena
 from tensorkiln.codegen.memory.figures import WeightCause, WeightMemory
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.planned import Address, planned_graph
 from tensorkiln.ir.relax import Constant, Function
 from tensorkiln.ir.visit_graph import bindings_in, values_in
 from tensorkiln.kernels.table import larger_weights
@@ -105,23 +104,15 @@ def is_much(total: int, model: int) -> bool:
 
 def _stored(mod: IRModule, model: ModelWeights) -> dict[str, list[_Stored]]:
     """The constants of the library by the name that the model has for them; each place once."""
-    arena, found = WeightArena(), dict[str, list[_Stored]]()
+    arena, stored = WeightArena(), dict[str, list[_Stored]]()
     classes = {k.name: k.op_class for k in mod.kernels}
-    for f in mod.graphs:
-        if not f.is_planned:
-            continue
-        plan = planned_graph(f, mod)
-        for call in plan.calls:
-            for a in call.args:
-                if not isinstance(a, Address) or a.base != "constant":
-                    continue
-                c, end = plan.constants[a.index], arena.size
-                if arena.place_constant(c) == end and arena.size > end:
-                    count = prod(int_value(d) or 0 for d in c.type.shape)
-                    kernel = classes.get(call.name, "")
-                    row = _Stored(c.data.nbytes, count, c.data.itemsize, kernel)
-                    found.setdefault(_model_name(c.name, model), []).append(row)
-    return found
+    for call, c in (pair for plan in mod.planned for pair in plan.constants_read()):
+        end = arena.size
+        if arena.place_constant(c) == end and arena.size > end:
+            count = prod(int_value(d) or 0 for d in c.type.shape)
+            row = _Stored(c.data.nbytes, count, c.data.itemsize, classes.get(call.name, ""))
+            stored.setdefault(_model_name(c.name, model), []).append(row)
+    return stored
 
 
 def _model_name(name: str, model: ModelWeights) -> str:
