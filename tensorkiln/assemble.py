@@ -26,6 +26,7 @@ from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.origin import NO_ORIGIN, Origin
 from tensorkiln.base.version import VERSION
+from tensorkiln.codegen.c_text.names import c_name
 from tensorkiln.codegen.host.call_plan import (
     graph_host_function,
     sizes_read,
@@ -33,7 +34,7 @@ from tensorkiln.codegen.host.call_plan import (
 )
 from tensorkiln.codegen.host.devices import HostDevices
 from tensorkiln.codegen.host.entry_c import entry_c, exported_symbols
-from tensorkiln.codegen.host.function import HostFunction, OuterCode, c_name
+from tensorkiln.codegen.host.function import HostFunction, OuterCode
 from tensorkiln.codegen.host.header import header_h
 from tensorkiln.codegen.host.import_c import import_info, imports_c
 from tensorkiln.codegen.host.plan_text import plan_text

@@ -20,7 +20,8 @@ from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import InternalError, UserError, require
 from tensorkiln.base.files import plain_path
 from tensorkiln.base.text import listed
-from tensorkiln.codegen.host.function import HostFunction, OuterCode, c_name
+from tensorkiln.codegen.c_text.names import c_name
+from tensorkiln.codegen.host.function import HostFunction, OuterCode
 from tensorkiln.ir.expr import CallExtern, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function

@@ -123,7 +123,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """Compile, export, and print where the files are."""
     import tensorkiln as tk
-    from tensorkiln.codegen.host.function import c_name
+    from tensorkiln.codegen.c_text.names import c_name
     from tensorkiln.library.export import check_library_name
     from tensorkiln.link.headers import write_headers
 

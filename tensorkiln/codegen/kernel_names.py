@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import count
 
 from tensorkiln.base.errors import Issue
-from tensorkiln.codegen.host.function import c_name
+from tensorkiln.codegen.c_text.names import c_name
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.kept import with_kernels_renamed
 from tensorkiln.ir.module import AnyFunction, IRModule

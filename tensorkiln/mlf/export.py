@@ -40,12 +40,12 @@ from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.base.files import atomic_open, folder_beside, plain_path
 from tensorkiln.base.folders import atomic_dir, file_hash, files_below, write_list
 from tensorkiln.base.version import VERSION as COMPILER_VERSION
-from tensorkiln.codegen.host.function import HostFunction, c_name
+from tensorkiln.codegen.c_text.names import Names, c_name
+from tensorkiln.codegen.host.function import HostFunction
 from tensorkiln.codegen.host.interface import (
     Interface,
     Member,
     ModelInterface,
-    Names,
     kernel_prefix,
     model_interface,
 )

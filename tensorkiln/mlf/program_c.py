@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from tensorkiln.artifact.mlf.metadata import Function, Model, Pool, Tensor
 from tensorkiln.base.element_types import PARAMETER_TYPES
 from tensorkiln.base.errors import UnsupportedError, UserError
-from tensorkiln.codegen.host.header import quote
+from tensorkiln.codegen.c_text.text import quote
 
 
 def is_sized(models: Mapping[str, Model]) -> bool:

@@ -13,7 +13,7 @@ from tensorkiln.artifact.mlf.metadata import METADATA, Model
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UnsupportedError, UserError, nearest, require
 from tensorkiln.base.folders import atomic_dir, write_list
-from tensorkiln.codegen.host.function import c_name
+from tensorkiln.codegen.c_text.names import c_name
 from tensorkiln.mlf.layout import RUNTIME
 from tensorkiln.mlf.program_c import header_name, is_sized, program_c
 

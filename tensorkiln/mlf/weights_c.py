@@ -8,7 +8,7 @@ from typing import TextIO
 
 from tensorkiln.artifact.artifact import Content, content_chunks, content_size
 from tensorkiln.artifact.metadata import ConstantInfo
-from tensorkiln.codegen.host.header import comment
+from tensorkiln.codegen.c_text.text import comment
 from tensorkiln.codegen.host.interface import ALIGNMENT
 
 _WORDS = 8  # in a line

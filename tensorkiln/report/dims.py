@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tensorkiln.codegen.host.size_text import condition_text
+from tensorkiln.codegen.c_text.sizes import condition_text
 from tensorkiln.frontend import import_model
 from tensorkiln.ir.conditions import SizeCondition, conditions_of
 from tensorkiln.ir.expr import Var

@@ -38,7 +38,7 @@ from tensorkiln.base.errors import TensorkilnError, UserError, nearest
 from tensorkiln.base.files import names_beside, plain_path, read_plain
 from tensorkiln.base.json_text import MAX_BYTES, parse_json
 from tensorkiln.base.schema import Reader
-from tensorkiln.codegen.host.function import c_name
+from tensorkiln.codegen.c_text.names import c_name
 from tensorkiln.kernels.records import records_of
 from tensorkiln.options import target_of, with_options
 from tensorkiln.scale.options import AXES, KEYS, SUFFIXES, Options, read_options

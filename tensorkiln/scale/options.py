@@ -9,7 +9,7 @@ from typing import Any
 from tensorkiln.base.element_types import PRECISIONS
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.schema import MOST, Reader
-from tensorkiln.codegen.host.function import c_name
+from tensorkiln.codegen.c_text.names import c_name
 
 # By form of output: what its file ends in.
 SUFFIXES = {"so": ".so", "a": ".a", "o": ".o", "tar": ".tar", "mlf": ".mlf.tar"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorkiln.artifact.metadata import Metadata
+from tensorkiln.codegen.c_text.sizes import Size, size_of
 from tensorkiln.codegen.host.entry_c import entry_c
-from tensorkiln.codegen.host.function import HostFunction, Param, Size, tensor_param
-from tensorkiln.codegen.host.size_text import size_of
+from tensorkiln.codegen.host.function import HostFunction, Param, tensor_param
 from tensorkiln.ir.expr import Expr, Var
 
 N, M, Q = Var("n"), Var("m"), Var("q")

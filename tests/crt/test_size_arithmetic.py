@@ -10,9 +10,9 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.codegen.c_text.sizes import Formula
 from tensorkiln.codegen.host.function import (
     Condition,
-    Formula,
     HostStorage,
     KernelCall,
     Ptr,

@@ -20,7 +20,7 @@ import numpy as np
 
 from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.artifact.metadata import DeviceInfo, FunctionInfo, Metadata, ParamInfo
-from tensorkiln.codegen.host.header import quote
+from tensorkiln.codegen.c_text.text import quote
 from tensorkiln.link.artifacts import LinkPlan, link_artifacts
 from tests.link.sample import TRIPLE
 

@@ -12,7 +12,8 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
-from tensorkiln.codegen.host.scalars import entry_type, integer_literal
+from tensorkiln.codegen.c_text.literals import integer_literal
+from tensorkiln.codegen.c_text.types import entry_type
 from tensorkiln.runtime import Executor, load_module
 from tests.hosts.build import require
 from tests.runtime import scalars

@@ -28,12 +28,11 @@ from tensorkiln.codegen.c_like import (
 from tensorkiln.codegen.c_like.dialect import Dialect
 from tensorkiln.codegen.c_like.machine import features_c, machine_dot
 from tensorkiln.codegen.c_like.writer import Expressions, FileText, Statements, TextWriter
+from tensorkiln.codegen.c_text.text import comment, wrap
 from tensorkiln.codegen.expand.by_lane import by_lane
 from tensorkiln.codegen.expand.drop_starts import drop_starts
 from tensorkiln.codegen.expand.unroll import unroll_function
 from tensorkiln.codegen.expand.whole_registers import whole_registers
-from tensorkiln.codegen.host.header import comment
-from tensorkiln.codegen.host.run_c import wrap
 from tensorkiln.codegen.kernel_names import C_WORDS
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import FLOAT32, DType

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensorkiln.codegen.c_like.code import call
 from tensorkiln.codegen.c_like.writer import Statements, TextWriter
-from tensorkiln.codegen.host.header import quote
+from tensorkiln.codegen.c_text.text import quote
 from tensorkiln.ir.dtype import VOID
 from tensorkiln.ir.stmt import Assert, Evaluate, If, Let, Seq
 

@@ -35,13 +35,12 @@ from tensorkiln.codegen.c_like.c99 import NO_COMMENTS
 from tensorkiln.codegen.c_like.device_instructions import require_instructions, uses_subgroups
 from tensorkiln.codegen.c_like.dialect import Dialect
 from tensorkiln.codegen.c_like.writer import Expressions, FileText, Statements, TextWriter
+from tensorkiln.codegen.c_text.text import comment, wrap
 from tensorkiln.codegen.device_functions import described, require_runnable
 from tensorkiln.codegen.expand.drop_starts import drop_starts
 from tensorkiln.codegen.expand.unroll import unroll_function
 from tensorkiln.codegen.expand.whole_registers import whole_registers
 from tensorkiln.codegen.host.devices import DeviceFunction
-from tensorkiln.codegen.host.header import comment
-from tensorkiln.codegen.host.run_c import wrap
 from tensorkiln.codegen.kernel_names import C_WORDS
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import DType

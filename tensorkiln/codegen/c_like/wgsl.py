@@ -36,6 +36,7 @@ from tensorkiln.codegen.c_like.types import define
 from tensorkiln.codegen.c_like.wgsl_memory import WgslWriter, binding_type
 from tensorkiln.codegen.c_like.wgsl_words import WORDS
 from tensorkiln.codegen.c_like.writer import Expressions, FileText, Statements, TextWriter
+from tensorkiln.codegen.c_text.text import wrap
 from tensorkiln.codegen.device_functions import require_runnable
 from tensorkiln.codegen.expand.drop_starts import drop_starts
 from tensorkiln.codegen.expand.fold import fold
@@ -43,7 +44,6 @@ from tensorkiln.codegen.expand.offsets import elements
 from tensorkiln.codegen.expand.scalarize import scalarize
 from tensorkiln.codegen.expand.short_indices import short_indices
 from tensorkiln.codegen.expand.unroll import unroll_function
-from tensorkiln.codegen.host.run_c import wrap
 from tensorkiln.ir.buffer import AddressOf
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Binary, Expr, Var, int_value

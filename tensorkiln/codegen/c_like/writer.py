@@ -20,8 +20,8 @@ from tensorkiln.base.text import unused
 from tensorkiln.codegen.c_like.dialect import Dialect
 from tensorkiln.codegen.c_like.sharing import Sharing
 from tensorkiln.codegen.c_like.words import Words
+from tensorkiln.codegen.c_text.names import c_name, is_of_headers
 from tensorkiln.codegen.expand.only_read import only_read
-from tensorkiln.codegen.host.function import c_name, is_of_headers
 from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (

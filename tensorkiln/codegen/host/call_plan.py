@@ -19,6 +19,10 @@ from tensorkiln.arith import simplify
 from tensorkiln.artifact.metadata import KeptInfo
 from tensorkiln.base.errors import Issue, UnsupportedError
 from tensorkiln.base.text import unused
+from tensorkiln.codegen.c_text.literals import literal
+from tensorkiln.codegen.c_text.names import c_name
+from tensorkiln.codegen.c_text.sizes import Size, condition_text, size_of
+from tensorkiln.codegen.c_text.types import kernel_type
 from tensorkiln.codegen.host.devices import NO_DEVICES, HostDevices
 from tensorkiln.codegen.host.function import (
     ArgumentCheck,
@@ -30,14 +34,10 @@ from tensorkiln.codegen.host.function import (
     Param,
     Ptr,
     ScalarExpr,
-    Size,
-    c_name,
     host_function,
     number_param,
     tensor_param,
 )
-from tensorkiln.codegen.host.scalars import kernel_type, literal
-from tensorkiln.codegen.host.size_text import condition_text, size_of
 from tensorkiln.codegen.host.weights import ALIGN, WeightArena
 from tensorkiln.ir.array_types import array_type
 from tensorkiln.ir.buffer import Buffer

@@ -14,12 +14,15 @@ from dataclasses import dataclass, field
 from tensorkiln.arith import simplify
 from tensorkiln.base.element_types import PARAMETER_TYPES
 from tensorkiln.base.errors import UnsupportedError
-from tensorkiln.codegen.host.checked_c import DECLARATION, SizeLocals, checked, measured
-from tensorkiln.codegen.host.function import HostFunction, c_name, shown_size
-from tensorkiln.codegen.host.header import quote
-from tensorkiln.codegen.host.run_c import symbol_lines, wrap
-from tensorkiln.codegen.host.scalars import kernel_type, literal
-from tensorkiln.codegen.host.size_text import size_of
+from tensorkiln.codegen.c_text.function import CFunction, range_failure
+from tensorkiln.codegen.c_text.literals import literal
+from tensorkiln.codegen.c_text.names import c_name
+from tensorkiln.codegen.c_text.size_locals import SizeLocals
+from tensorkiln.codegen.c_text.sizes import size_of
+from tensorkiln.codegen.c_text.text import heading, quote, wrap
+from tensorkiln.codegen.c_text.types import kernel_type
+from tensorkiln.codegen.host.function import HostFunction
+from tensorkiln.codegen.host.run_c import measured_sizes, symbol_lines
 from tensorkiln.codegen.host.tensor_maps import TensorMap
 from tensorkiln.codegen.host.weights import ALIGN
 from tensorkiln.ir.buffer import AddressOf, Buffer
@@ -73,7 +76,7 @@ class HostDevices:
         if not self.kinds:
             return ""
         programs = {f.name: f for f in mod.prim_funcs}
-        lines = ["/* ---- devices " + "-" * 77 + " */\n"]
+        lines = [heading("devices", 93)]
         for key in self.kinds:
             rows = enumerate(self.functions.get(key, ()))
             lines += [_described(own, self.number(key), i) for i, own in rows]
@@ -107,16 +110,14 @@ class HostDevices:
         name = function.info.name
         rows = [(self.number(s.pool), s.size) for s in function.storages if s.pool in self.kinds]
         symbols = symbol_lines(function.symbols, [size for _, size in rows], "symbol")
-        lines = [f"static int device_workspace_{name}(const int64_t *symbol, int64_t *bytes)\n{{"]
-        lines += symbols or ["    (void)symbol;"]
-        if not rows:
-            return "\n".join([*lines, "    (void)bytes;", "    return KILN_OK;\n}\n"])
-        lines.append(DECLARATION)
-        for n, size in rows:
-            shown = str(shown_size(size, function.symbols))
-            lines.append(measured(f"bytes[{n}]", checked(size), shown))
-        lines.append(f"    return kiln_fits(KILN_ERROR_MEMORY, {quote(name)}, &large);\n}}\n")
-        return "\n".join(lines)
+        body = symbols or ["    (void)symbol;"]
+        if rows:
+            sizes = [(f"bytes[{n}]", size) for n, size in rows]
+            body += measured_sizes(function, sizes, "KILN_ERROR_MEMORY")
+        else:
+            body += ["    (void)bytes;", "    return KILN_OK;"]
+        head = f"static int device_workspace_{name}(const int64_t *symbol, int64_t *bytes)"
+        return CFunction(head, body).definition
 
     def _table(self) -> str:
         lines, rows = [], []
@@ -222,11 +223,5 @@ def _function(
         else f"{kernel_type(p.dtype.name)} s_{scalars[p]}"
         for p in f.params
     ]
-    failure = [
-        f"    if (kiln_fits(KILN_ERROR_RANGE, {quote(f.name)}, &large) != KILN_OK) {{",
-        "        kiln_kernel_failed(KILN_ERROR_RANGE);",
-        "        return;",
-        "    }",
-    ]
-    head = wrap(f"void {f.name}(", params, ")")
-    return "\n".join([f"{head}\n{{", *sizes.lines(failure), *body, "}\n"])
+    lines = [*sizes.lines(range_failure(f.name)), *body]
+    return CFunction.of("void", f.name, params, lines).definition

@@ -13,25 +13,24 @@ from collections.abc import Iterator, Sequence
 from tensorkiln.artifact.metadata import Metadata
 from tensorkiln.base.element_types import PARAMETER_TYPES
 from tensorkiln.base.errors import InternalError, UserError
-from tensorkiln.codegen.host.checked_c import DECLARATION, checked, measured
+from tensorkiln.codegen.c_text.function import CFunction, ffi_entry
+from tensorkiln.codegen.c_text.names import c_name
+from tensorkiln.codegen.c_text.size_locals import DECLARATION, checked, measured
+from tensorkiln.codegen.c_text.sizes import Formula, Size, symbols_in
+from tensorkiln.codegen.c_text.text import comment, heading, quote, wrap
+from tensorkiln.codegen.c_text.types import entry_member, entry_value
 from tensorkiln.codegen.host.devices import NO_DEVICES, HostDevices
 from tensorkiln.codegen.host.function import (
     USUAL_PARAMS,
-    Formula,
     HostFunction,
     OuterCode,
     Param,
     Ptr,
-    Size,
-    c_name,
     check,
     computed_sizes,
-    shown_size,
-    symbols_in,
 )
-from tensorkiln.codegen.host.header import comment, entry_parameters, quote
-from tensorkiln.codegen.host.run_c import prototypes, run_text, symbol_lines, wrap
-from tensorkiln.codegen.host.scalars import entry_member, entry_value
+from tensorkiln.codegen.host.header import entry_parameters
+from tensorkiln.codegen.host.run_c import measured_sizes, prototypes, run_text, symbol_lines
 
 _ROLES = {"in": "KILN_IN", "out": "KILN_OUT", "inout": "KILN_INOUT", "scalar": "KILN_SCALAR"}
 
@@ -40,7 +39,7 @@ def exported_symbols(
     functions: Sequence[HostFunction], *, prefix: str, outer: OuterCode | None = None
 ) -> tuple[str, ...]:
     """Symbols that the entry file makes visible, sorted (the runtime adds its own `kiln_*`)."""
-    names = [f"{prefix}_{kind}" for kind in ("last_error", "set_num_threads", "get_num_threads")]
+    names = [f"{prefix}_{name}" for _, name, _, _ in _COMMON]
     for function in functions:
         names += [f"__tvm_ffi_{function.info.name}", f"{prefix}_{function.info.name}"]
     return tuple(sorted([*names, *(outer.exports if outer else ())]))
@@ -98,7 +97,7 @@ def _params_text(functions: Sequence[HostFunction]) -> str:
 def _check_names(functions: Sequence[HostFunction], prefix: str, weights_size: int) -> None:
     if c_name(prefix) != prefix:
         raise UserError(f"prefix {prefix!r}: expected a C identifier", code="bad-name")
-    seen: set[str] = {f"{prefix}_{n}" for n in ("last_error", "set_num_threads", "get_num_threads")}
+    seen: set[str] = {f"{prefix}_{name}" for _, name, _, _ in _COMMON}
     for function in functions:
         check(function)
         name = f"{prefix}_{function.info.name}"
@@ -129,7 +128,7 @@ def _data(metadata: Metadata) -> str:
     lines = _json_lines(metadata.to_json())
     body = "\n".join(f"    {quote(line)}" for line in lines)
     out = (
-        "/* ---- data " + "-" * 80 + " */\n\n"
+        f"{heading('data', 93)}\n"
         "/* Readable without loading the library: objcopy -O binary --only-section=.kiln.meta */\n"
         "#if defined(__GNUC__)\n"
         '#pragma GCC diagnostic ignored "-Woverlength-strings"\n'
@@ -148,9 +147,8 @@ def _data(metadata: Metadata) -> str:
 def _function(function: HostFunction, prefix: str, devices: HostDevices) -> str:
     tensors = [p.info for p in function.params if p.dims is not None]
     shapes = ", ".join(f"{t.name} {t.dtype} {t.shape_text}" for t in tensors)
-    title = f"/* ---- {comment(function.info.name)} "
     parts = [
-        title + "-" * max(4, 94 - len(title)) + " */\n",
+        heading(function.info.name),
         f"/* {comment(shapes)} */",
         *_tables(function),
         *_size_functions(function),
@@ -200,26 +198,22 @@ def _row(function: HostFunction, index: int, param: Param) -> str:
 
 def _size_functions(function: HostFunction) -> Iterator[str]:
     computed = computed_sizes(function)
-    bare, name = function.info.name, quote(function.info.name)
+    name = function.info.name
     if computed:
-        yield f"static int computed_{bare}(const int64_t *symbol, int64_t *size)\n{{"
-        yield from symbol_lines(function.symbols, computed, "symbol")
-        yield DECLARATION
-        for i, formula in enumerate(computed):
-            words = str(shown_size(formula, function.symbols))
-            yield measured(f"size[{i}]", formula.checked, words)
-        yield f"    return kiln_fits(KILN_ERROR_RANGE, {name}, &large);"
-        yield "}\n"
+        sizes = [(f"size[{i}]", formula) for i, formula in enumerate(computed)]
+        body = symbol_lines(function.symbols, computed, "symbol")
+        body += measured_sizes(function, sizes, "KILN_ERROR_RANGE")
+        head = f"static int computed_{name}(const int64_t *symbol, int64_t *size)"
+        yield CFunction(head, body).definition
     yield from _requirements(function)
     size = function.workspace_bytes
-    yield f"static int workspace_{bare}(const int64_t *symbol, int64_t *bytes)\n{{"
-    yield from symbol_lines(function.symbols, [size], "symbol") or ["    (void)symbol;"]
+    body = symbol_lines(function.symbols, [size], "symbol") or ["    (void)symbol;"]
     if isinstance(size, int):
-        yield f"    *bytes = {size};\n    return KILN_OK;\n}}\n"
-        return
-    yield DECLARATION
-    yield measured("*bytes", checked(size), str(function.info.workspace_bytes))
-    yield f"    return kiln_fits(KILN_ERROR_MEMORY, {name}, &large);\n}}\n"
+        body += [f"    *bytes = {size};", "    return KILN_OK;"]
+    else:
+        body += measured_sizes(function, [("*bytes", size)], "KILN_ERROR_MEMORY")
+    head = f"static int workspace_{name}(const int64_t *symbol, int64_t *bytes)"
+    yield CFunction(head, body).definition
 
 
 def _requirements(function: HostFunction) -> Iterator[str]:
@@ -229,22 +223,22 @@ def _requirements(function: HostFunction) -> Iterator[str]:
         return
     texts = [condition.holds for condition in function.requires]
     name = function.info.name
-    yield f"static int requires_{name}(const int64_t *symbol)\n{{"
-    yield from symbol_lines(function.symbols, texts, "symbol")
-    yield DECLARATION
-    yield "    int64_t holds;"
+    body = [*symbol_lines(function.symbols, texts, "symbol"), DECLARATION, "    int64_t holds;"]
     for condition in function.requires:
         names = list(dict.fromkeys(symbols_in(condition.holds)))
         sizes = ", ".join(f"{_literal(function.symbols[n])} is %lld" for n in names)
         words = f"{name}: {sizes}; expected {_literal(condition.sentence)}"
         values = [f"(long long)s_{n}" for n in names]
-        yield measured("holds", checked(condition.holds), condition.sentence)
-        yield "    if (large.what != NULL)"
-        yield f"        return kiln_fits(KILN_ERROR_RANGE, {quote(name)}, &large);"
-        yield "    if (!holds)"
         head = "        return kiln_fail("
-        yield wrap(head, ["KILN_ERROR_CONDITION", quote(words), *values], ");")
-    yield "    return KILN_OK;\n}\n"
+        body += [
+            measured("holds", checked(condition.holds), condition.sentence),
+            "    if (large.what != NULL)",
+            f"        return kiln_fits(KILN_ERROR_RANGE, {quote(name)}, &large);",
+            "    if (!holds)",
+            wrap(head, ["KILN_ERROR_CONDITION", quote(words), *values], ");"),
+        ]
+    body.append("    return KILN_OK;")
+    yield CFunction(f"static int requires_{name}(const int64_t *symbol)", body).definition
 
 
 def _literal(text: str) -> str:
@@ -281,18 +275,7 @@ def _entries(function: HostFunction, prefix: str) -> str:
     symbols = [n for n, p in zip(c_names, params, strict=True) if p.kind == "symbol"]
     rest = [(n, p.kind) for n, p in zip(c_names, params, strict=True) if p.kind != "symbol"]
     data = ", ".join("NULL" if k == "scalar" else f"(void *)(uintptr_t){n}" for n, k in rest)
-    lines = [
-        f"KILN_API int __tvm_ffi_{name}(void *, const kiln_value *, int32_t, kiln_value *);",
-        f"KILN_API int __tvm_ffi_{name}(void *self, const kiln_value *args, int32_t count,",
-        " " * (len(f"KILN_API int __tvm_ffi_{name}(")) + "kiln_value *result)",
-        "{",
-        "    (void)self;",
-        f"    return kiln_ffi_call(&function_{name}, args, count, result);",
-        "}\n",
-    ]
-    declarations = [p.declaration for p in params] or ["void"]
-    proto = wrap(f"KILN_API int {prefix}_{name}(", declarations, ")")
-    lines += [proto + ";", proto, "{"]
+    lines: list[str] = []
     symbol_arg = data_arg = scalar_arg = "NULL"
     if symbols:
         lines.append(f"    const int64_t symbol[] = {{{', '.join(symbols)}}};")
@@ -308,8 +291,19 @@ def _entries(function: HostFunction, prefix: str) -> str:
                 value = entry_value(dtype, param_name)
                 lines.append(f"    scalar[{i}].{entry_member(dtype)} = {value};")
         scalar_arg = "scalar"
-    call = f"kiln_call_plain(&function_{name}, {symbol_arg}, {data_arg}, {scalar_arg})"
-    return "\n".join([*lines, f"    return {call};", "}\n"])
+    arguments = f"&function_{name}, {symbol_arg}, {data_arg}, {scalar_arg}"
+    body = [*lines, f"    return kiln_call_plain({arguments});"]
+    declarations = [p.declaration for p in params]
+    plain = CFunction.of("KILN_API int", f"{prefix}_{name}", declarations, body)
+    return f"{ffi_entry(name, f'kiln_ffi_call(&function_{name}')}\n{plain.exported}"
+
+
+# What every library has: result, name, parameters, statement.
+_COMMON: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+    ("const char *", "last_error", (), "return kiln_last_error();"),
+    ("void", "set_num_threads", ("int threads",), "kiln_set_num_threads(threads);"),
+    ("int", "get_num_threads", (), "return kiln_get_num_threads();"),
+)
 
 
 def _library(
@@ -328,8 +322,11 @@ def _library(
     outers = f"{outer.count}, outers" if outer else "0, NULL"
     called = "kiln_call_any_import" if imports else "NULL"
     table_of_devices = f" {len(devices.kinds)}, devices," if devices.kinds else ""
-    return f"""/* ---- the library {"-" * 73} */
-
+    last_error, set_threads, get_threads = (
+        CFunction.of(f"KILN_API {result}", f"{prefix}_{name}", parameters, [f"    {body}"])
+        for result, name, parameters, body in _COMMON
+    )
+    return f"""{heading("the library", 93)}
 {wanted}{", " if features else ""}NULL}};
 {table}
 const kiln_library kiln_this_library = {{
@@ -337,21 +334,6 @@ const kiln_library kiln_this_library = {{
     {weights}, {weights_size}, {outers}, {called},{table_of_devices}
 }};
 
-KILN_API const char *{prefix}_last_error(void);
-KILN_API const char *{prefix}_last_error(void)
-{{
-    return kiln_last_error();
-}}
-
-KILN_API void {prefix}_set_num_threads(int threads);
-KILN_API void {prefix}_set_num_threads(int threads)
-{{
-    kiln_set_num_threads(threads);
-}}
-
-KILN_API int {prefix}_get_num_threads(void);
-KILN_API int {prefix}_get_num_threads(void)
-{{
-    return kiln_get_num_threads();
-}}
-"""
+{last_error.exported}
+{set_threads.exported}
+{get_threads.exported}"""

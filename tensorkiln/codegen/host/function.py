@@ -8,38 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from tensorkiln.artifact.metadata import FunctionInfo, KeptInfo, ParamInfo, PoolInfo
 from tensorkiln.base.element_types import PARAMETER_TYPES
 from tensorkiln.base.errors import InternalError, UnsupportedError
-from tensorkiln.base.schema import Dim
+from tensorkiln.codegen.c_text.sizes import Formula, Size, shown_size, symbols_in
 
 MAX_SYMBOLS, MAX_COMPUTED, MAX_RANK = 64, 256, 16  # as in crt.h and kiln.h
 USUAL_PARAMS = 256  # KILN_MAX_PARAMS of crt.h, where entry.c does not define another
 MAX_PARAMS = 4096  # of which a call takes 460 kB of stack
 
 
-@dataclass(frozen=True, slots=True)
-class Formula:
-    """Arithmetic over symbols: as people read it, and as C whose operations note in a local
-    variable `large` what does not fit into 64 bits (crt/sizes.h). `size_text.py` makes both.
-
-    `s_n * 4` and `kiln_mul(s_n, 4, &large)`
-    """
-
-    text: str
-    checked: str = field(compare=False)
-
-    def __str__(self) -> str:
-        """As people read it."""
-        return self.text
-
-
-Size = int | str | Formula
-_SYMBOL = re.compile(r"\bs_(\w+)")
-_PLAIN_NAME = re.compile(r"[\w.:/]+\Z")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
 
 
@@ -231,44 +212,6 @@ class OuterCode:
     exports: tuple[str, ...]
     helpers: tuple[HostFunction, ...]
     count: int
-
-
-def c_name(text: str) -> str:
-    """`text` as a C identifier: `a.b` becomes `a_b`, and `1x` becomes `_1x`."""
-    name = re.sub(r"\W", "_", text, flags=re.ASCII)
-    return f"_{name}" if not name or name[0].isdigit() else name
-
-
-# Names of types in C's headers and POSIX's, of macros by the custom of both, and those that
-# compilers keep. One capital letter is nearly always a dimension.
-_OF_HEADERS = re.compile(r"\w+_t|[A-Z][A-Z0-9_]+|_[A-Z_]\w*")
-
-
-def is_of_headers(name: str) -> bool:
-    """Whether a header or the compiler may have made `name` a type or a macro, so that no parameter
-    or variable of generated C may be called so: `int64_t`, `INT64_MAX`, `KILN_API`, `_Float16`."""
-    return _OF_HEADERS.fullmatch(name) is not None
-
-
-def symbols_in(size: Size) -> tuple[str, ...]:
-    """Names of the symbols in an expression, without their `s_`."""
-    return () if isinstance(size, int) else tuple(_SYMBOL.findall(str(size)))
-
-
-def spelled(name: str) -> str:
-    """A dimension's name as part of an expression: quoted if it could be read as an expression
-    itself, such as `'a + b'`."""
-    return name if _PLAIN_NAME.match(name) else f"'{name}'"
-
-
-def shown_size(size: Size, symbols: Mapping[str, str]) -> Dim:
-    """A size for people: `s_n` becomes the model's name for symbol `n`."""
-    if isinstance(size, int):
-        return size
-    if isinstance(size, str) and size.startswith("s_") and size[2:] in symbols:
-        return symbols[size[2:]]
-    text = str(size).replace("kiln_floor", "floor")
-    return _SYMBOL.sub(lambda m: spelled(symbols.get(m[1], m[1])), text)
 
 
 def computed_sizes(function: HostFunction) -> list[Formula]:

@@ -12,35 +12,10 @@ from typing import Literal
 
 from tensorkiln.base.element_types import PARAMETER_TYPES
 from tensorkiln.base.text import unused
-from tensorkiln.codegen.host.function import (
-    HostFunction,
-    c_name,
-    is_of_headers,
-)
-from tensorkiln.codegen.host.scalars import entry_type
-
-# Words of C and C++, and macros of their common headers and of compilers' own.
-_KEYWORD_TEXT = (
-    "auto break case char const continue default do double else enum extern float for goto if "
-    "inline int long register restrict return short signed sizeof static struct switch typedef "
-    "union unsigned void volatile while _Bool _Complex _Imaginary "
-    "data symbol scalar NULL bool class new delete this template private public protected "
-    "namespace operator using try catch throw true false typename virtual friend "
-    "alignas alignof and and_eq asm bitand bitor char8_t char16_t char32_t co_await co_return "
-    "co_yield compl concept consteval constexpr constinit const_cast decltype dynamic_cast "
-    "explicit export mutable noexcept not not_eq nullptr or or_eq reinterpret_cast requires "
-    "static_assert static_cast thread_local typeid typeof wchar_t xor xor_eq "
-    "assert errno stdin stdout stderr I linux unix complex imaginary noreturn "
-    "cdecl far interface near small"
-)
-_KEYWORDS = frozenset(_KEYWORD_TEXT.split(" "))
-
-
-def plain_name(text: str) -> str:
-    """`text` as a name of C and C++: `a.b` becomes `a_b`, `new` becomes `new_`, and what a header
-    may have defined, such as `INT64_MAX`, `INT64_MAX_`."""
-    name = c_name(text)
-    return f"{name}_" if name in _KEYWORDS or is_of_headers(name) else name
+from tensorkiln.codegen.c_text.names import c_name, plain_name
+from tensorkiln.codegen.c_text.text import comment, quote
+from tensorkiln.codegen.c_text.types import entry_type
+from tensorkiln.codegen.host.function import HostFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,27 +53,6 @@ def entry_parameters(function: HostFunction, reserved: Iterable[str] = ()) -> li
             )  # no address of the host
             out.append(EntryParameter("tensor", name, f"{const}{ctype} *{name}"))
     return out
-
-
-def comment(text: str) -> str:
-    """`text` for use inside a C comment: one line of ASCII that does not end the comment."""
-    text = text.replace("*/", "* /").replace("/*", "/ *").replace("??", "? ?")
-    return text.replace("\n", " ").encode("ascii", "backslashreplace").decode()
-
-
-def quote(text: str) -> str:
-    """A C string literal. Bytes outside ASCII become octal escapes, which, unlike hexadecimal ones,
-    have a fixed length and cannot absorb a digit that follows."""
-    out = []
-    for byte in text.encode():
-        char = chr(byte)
-        if char in '"\\':
-            out.append(f"\\{char}")
-        elif 32 <= byte < 127 and char != "?":  # "??" would start a trigraph
-            out.append(char)
-        else:
-            out.append(f"\\{byte:03o}")
-    return f'"{"".join(out)}"'
 
 
 def _in_model(name: str, original: str) -> str:

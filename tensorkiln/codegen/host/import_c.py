@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from tensorkiln.artifact import LoaderGroup
 from tensorkiln.artifact.metadata import KernelInfo, ParamInfo
 from tensorkiln.base.errors import UnsupportedError
-from tensorkiln.codegen.host.checked_c import SizeLocals
-from tensorkiln.codegen.host.header import quote
-from tensorkiln.codegen.host.run_c import wrap
-from tensorkiln.codegen.host.scalars import is_real, kernel_type
-from tensorkiln.codegen.host.size_text import expression_text, size_of
+from tensorkiln.codegen.c_text.function import CFunction, range_failure
+from tensorkiln.codegen.c_text.size_locals import SizeLocals
+from tensorkiln.codegen.c_text.sizes import expression_text, size_of
+from tensorkiln.codegen.c_text.text import quote, wrap
+from tensorkiln.codegen.c_text.types import is_real, kernel_type
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import UINT64, DType
 from tensorkiln.ir.expr import Expr, Var, int_value
@@ -121,28 +121,16 @@ def _shim(
         values.append(f"{{KILN_TENSOR, 0, {{.pointer = &tensor[{len(tensors)}]}}}}")
         tensors.append(f"        {{p{i}, 1, 0, {len(shape)}, {dtype.row.c_dtype}, {at}, NULL, 0}},")
     declared += [f"int64_t s_{names[v]}" for v in sizes]
-    head = wrap(f"void {name}(", declared, ")")
     unused = [f"    (void)s_{names[v]};" for v in sizes if v not in used]
     call = [quote(group.loader), quote(group.target_key), quote(name), "value", str(len(values))]
-    failure = [
-        f"    if (kiln_fits(KILN_ERROR_RANGE, {quote(name)}, &large) != KILN_OK) {{",
-        "        kiln_kernel_failed(KILN_ERROR_RANGE);",
-        "        return;",
-        "    }",
+    body = [
+        *unused,
+        *sizes_of.lines(range_failure(name)),
+        *shapes,
+        "    kiln_tensor tensor[] = {",
+        *tensors,
+        "    };",
+        wrap("    const kiln_value value[] = {", values, "};"),
+        wrap("    kiln_import_kernel(", call, ");"),
     ]
-    return "\n".join(
-        [
-            head + ";",
-            head,
-            "{",
-            *unused,
-            *sizes_of.lines(failure),
-            *shapes,
-            "    kiln_tensor tensor[] = {",
-            *tensors,
-            "    };",
-            wrap("    const kiln_value value[] = {", values, "};"),
-            wrap("    kiln_import_kernel(", call, ");"),
-            "}\n",
-        ]
-    )
+    return CFunction.of("void", name, declared, body).exported

@@ -14,39 +14,13 @@ from dataclasses import dataclass, field
 
 from tensorkiln.artifact.metadata import ParamInfo
 from tensorkiln.base.element_types import PARAMETER_TYPES
-from tensorkiln.base.errors import UserError
 from tensorkiln.base.schema import Dim
 from tensorkiln.base.text import unused
-from tensorkiln.codegen.host.function import (
-    HostFunction,
-    Param,
-    Size,
-    shown_size,
-    symbols_in,
-)
-from tensorkiln.codegen.host.header import plain_name
+from tensorkiln.codegen.c_text.names import Names, plain_name
+from tensorkiln.codegen.c_text.sizes import Size, shown_size, symbols_in
+from tensorkiln.codegen.host.function import HostFunction, Param
 
 ALIGNMENT = 64  # bytes, of pools and of constants
-
-
-class Names:
-    """Names in one scope of C and what has each. A name that two things would have is an error:
-    which of them got it would depend on their order."""
-
-    def __init__(self, scope: str) -> None:
-        self._scope = scope
-        self._owners: dict[str, str] = {}
-
-    def add(self, name: str, owner: str) -> str:
-        """Return `name`. Raises UserError (code `name-clash`) naming both owners if it is taken."""
-        first = self._owners.setdefault(name, owner)
-        if first != owner:
-            raise UserError(
-                f"{first} and {owner} would both be {name!r} in {self._scope}",
-                code="name-clash",
-                hint="rename one of them in the model",
-            )
-        return name
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,17 @@ tensors that have gaps.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.base.schema import Dim
-from tensorkiln.codegen.host.checked_c import DECLARATION, checked
-from tensorkiln.codegen.host.function import HostFunction, symbols_in
-from tensorkiln.codegen.host.header import comment
+from tensorkiln.codegen.c_text.function import CFunction
+from tensorkiln.codegen.c_text.size_locals import DECLARATION, checked
+from tensorkiln.codegen.c_text.sizes import symbols_in
+from tensorkiln.codegen.c_text.text import comment
+from tensorkiln.codegen.host.function import HostFunction
 from tensorkiln.codegen.host.interface import (
     Interface,
     InterfacePool,
@@ -31,7 +33,6 @@ from tensorkiln.codegen.host.run_c import (
     size_locals,
     storage_name,
     texts_of,
-    wrap,
 )
 
 # Headers of crt that C of a model may include: their names in an archive.
@@ -118,8 +119,11 @@ void {name}(const char *message)
 def _function(interface: Interface, prefix: str) -> str:
     parts = [
         f"/* ---- {comment(interface.function.info.name)} ---- */\n",
-        *("\n".join(_pool_size(interface, pool)) for pool in interface.symbolic_pools),
-        "\n".join(_run(interface, prefix)),
+        *(
+            pool_size(interface, pool, list(_pool_size(interface, pool))).definition
+            for pool in interface.symbolic_pools
+        ),
+        run_function(interface, list(_run(interface, prefix))).definition,
     ]
     return "\n".join(part for part in parts if part)
 
@@ -144,31 +148,30 @@ def _symbols(interface: Interface, used: Container[str]) -> Iterator[str]:
             yield f"    const int64_t s_{symbol} = {name};"
 
 
-def pool_size_head(interface: Interface, pool: InterfacePool) -> str:
-    """The declaration of the function for the size of a pool, such as the workspace."""
+def pool_size(interface: Interface, pool: InterfacePool, body: Sequence[str] = ()) -> CFunction:
+    """The function for the size of a pool, such as the workspace."""
     arguments = [f"int64_t {name}" for name in interface.symbols]
-    return wrap(f"int64_t {interface.stem}_{pool.name}_size(", arguments, ")")
+    return CFunction.of("int64_t", f"{interface.stem}_{pool.name}_size", arguments, body)
 
 
 def _pool_size(interface: Interface, pool: InterfacePool) -> Iterator[str]:
-    yield f"{pool_size_head(interface, pool)}\n{{"
     yield from _symbols(interface, interface.function.symbols)
     yield from _guard(interface)
     text = checked(pool.size)
     if "&large" not in text:
-        yield f"    return {text};\n}}\n"
+        yield f"    return {text};"
         return
     if not interface.function.requires:
         yield DECLARATION
     yield f"    const int64_t bytes = {text};"
-    yield "    return large.now ? -1 : bytes;\n}\n"
+    yield "    return large.now ? -1 : bytes;"
 
 
-def run_head(interface: Interface) -> str:
-    """The declaration of the run."""
+def run_function(interface: Interface, body: Sequence[str] = ()) -> CFunction:
+    """The run."""
     structs = [f"const struct {interface.stem}_{s} *{s}" for s in ("inputs", "outputs", "pools")]
     symbols = [f"int64_t {name}" for name in interface.symbols]
-    return wrap(f"int32_t {interface.run}(", [*structs, *symbols], ")")
+    return CFunction.of("int32_t", interface.run, [*structs, *symbols], body)
 
 
 def _run(interface: Interface, prefix: str) -> Iterator[str]:
@@ -176,7 +179,6 @@ def _run(interface: Interface, prefix: str) -> Iterator[str]:
     # There is no record of a failure to test after a call: the kernel called the hook.
     calls_only = tuple(replace(c, may_fail=False) for c in function.calls)
     function = replace(function, calls=calls_only)
-    yield f"{run_head(interface)}\n{{"
     pointers, names = pointers_of(function), argument_names(function)
     starts = [part.start for pool in interface.pools for part in pool.parts]
     used = {s for size in [*texts_of(function), *starts] for s in symbols_in(size)}
@@ -215,7 +217,7 @@ def _run(interface: Interface, prefix: str) -> Iterator[str]:
     yield from places
     yield ""
     yield from calls
-    yield "    return 0;\n}\n"
+    yield "    return 0;"
 
 
 def _addresses(interface: Interface) -> Iterator[str]:

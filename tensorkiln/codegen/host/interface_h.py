@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tensorkiln.codegen.host.function import symbols_in
-from tensorkiln.codegen.host.header import comment
+from tensorkiln.codegen.c_text.sizes import symbols_in
+from tensorkiln.codegen.c_text.text import comment, heading
 from tensorkiln.codegen.host.interface import ALIGNMENT, Interface, Member, ModelInterface
-from tensorkiln.codegen.host.interface_c import pool_size_head, run_head
+from tensorkiln.codegen.host.interface_c import pool_size, run_function
 from tensorkiln.codegen.host.run_c import checks_indices
 
 _HOOK = """
@@ -66,8 +66,7 @@ void {prefix}_parallel_for({prefix}_body body, void *closure, int64_t n);
 
 def _function(interface: Interface) -> Iterator[str]:
     function, stem = interface.function, interface.stem
-    title = f"/* ---- {comment(function.info.name)} "
-    yield f"{title}{'-' * max(0, 96 - len(title))} */\n"
+    yield heading(function.info.name, 96, 0)
     for symbol, name in zip(function.symbols, interface.symbols, strict=True):
         known = function.symbols[symbol]
         also = "" if known == name else f" ({known!r} in the model)"
@@ -87,8 +86,8 @@ def _function(interface: Interface) -> Iterator[str]:
     yield "};\n"
     for pool in interface.symbolic_pools:
         yield f"/* Bytes of {pool.name} for these sizes; -1 if the model cannot take them. */"
-        yield f"{pool_size_head(interface, pool)};"
-    yield f"{run_head(interface)};\n"
+        yield pool_size(interface, pool).declaration
+    yield f"{run_function(interface).declaration}\n"
 
 
 def _struct(interface: Interface, kind: str, members: Sequence[Member]) -> Iterator[str]:

@@ -11,35 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 
 from tensorkiln.base.errors import InternalError
-from tensorkiln.codegen.host.checked_c import SizeLocals
+from tensorkiln.codegen.c_text.function import CFunction, range_failure
+from tensorkiln.codegen.c_text.names import c_name
+from tensorkiln.codegen.c_text.size_locals import DECLARATION, SizeLocals, checked, measured
+from tensorkiln.codegen.c_text.sizes import Size, shown_size, symbols_in
+from tensorkiln.codegen.c_text.text import comment, heading, quote, wrap
+from tensorkiln.codegen.c_text.types import kernel_member, kernel_type
 from tensorkiln.codegen.host.function import (
     CheckedIndices,
     HostFunction,
     KernelCall,
     Ptr,
     ScalarExpr,
-    Size,
-    c_name,
-    shown_size,
-    symbols_in,
 )
-from tensorkiln.codegen.host.header import comment, quote
-from tensorkiln.codegen.host.scalars import kernel_member, kernel_type
-
-
-def wrap(head: str, items: Sequence[str], tail: str, width: int = 100) -> str:
-    """`head` + items joined by commas + `tail`, continued under the first item."""
-    indent = " " * min(len(head), 24)
-    lines, line = [], head
-    for i, item in enumerate(items):
-        piece = item + (", " if i + 1 < len(items) else tail)
-        if len(line) + len(piece.rstrip()) > width and line.strip() and line != head:
-            lines.append(line.rstrip())
-            line = indent
-        line += piece
-    if not items:
-        line += tail
-    return "\n".join([*lines, line.rstrip()])
 
 
 def _signature(call: KernelCall) -> tuple[str, ...]:
@@ -59,7 +43,7 @@ def prototypes(functions: Sequence[HostFunction]) -> str:
     lines = [
         wrap(f"void {symbol}(", list(types) or ["void"], ");") for symbol, types in kernels.items()
     ]
-    return "/* ---- kernels " + "-" * 77 + " */\n\n" + "\n".join(lines) + "\n"
+    return "\n".join([heading("kernels", 93), *lines, ""])
 
 
 def symbol_lines(names: Iterable[str], texts: Iterable[Size], source: str) -> list[str]:
@@ -70,6 +54,18 @@ def symbol_lines(names: Iterable[str], texts: Iterable[Size], source: str) -> li
         for i, name in enumerate(names)
         if name in used
     ]
+
+
+def measured_sizes(
+    function: HostFunction, sizes: Sequence[tuple[str, Size]], code: str
+) -> list[str]:
+    """Lines that assign checked sizes, (target, size), and return whether they fit; if not, the
+    error has this `code`."""
+    lines = [DECLARATION]
+    for target, size in sizes:
+        words = str(shown_size(size, function.symbols))
+        lines.append(measured(target, checked(size), words))
+    return [*lines, f"    return kiln_fits({code}, {quote(function.info.name)}, &large);"]
 
 
 def argument_names(function: HostFunction) -> list[str]:
@@ -87,7 +83,7 @@ def run_text(function: HostFunction) -> str:
     pointers = pointers_of(function)
     texts = texts_of(function)
     used = {text_symbol for text in texts for text_symbol in symbols_in(text)}
-    lines = [f"static void run_{function.info.name}(const kiln_frame *frame)", "{"]
+    lines: list[str] = []
     for i, name in enumerate(names):
         param = function.params[i]
         if any(p.base == "arg" and p.index == i for p in pointers):
@@ -119,25 +115,16 @@ def run_text(function: HostFunction) -> str:
     calls = call_lines(function, names, sizes, index_failure(function.info.name))
     if checks_indices(function):
         lines.append("    kiln_outside outside;")
-    lines += sizes.lines(_failure(function))
+    lines += sizes.lines(range_failure(function.info.name))
     lines += places
-    if len(lines) == 2:
-        lines.append("    (void)frame;")
-    return "\n".join([*lines, "", *calls, "}\n"])
+    body = [*(lines or ["    (void)frame;"]), "", *calls]
+    head = f"static void run_{function.info.name}(const kiln_frame *frame)"
+    return CFunction(head, body).definition
 
 
 def size_locals(function: HostFunction) -> SizeLocals:
     """Local variables for the sizes of a call plan; messages use the model's names."""
     return SizeLocals(lambda size: str(shown_size(size, function.symbols)))
-
-
-def _failure(function: HostFunction) -> list[str]:
-    return [
-        f"    if (kiln_fits(KILN_ERROR_RANGE, {quote(function.info.name)}, &large) != KILN_OK) {{",
-        "        kiln_kernel_failed(KILN_ERROR_RANGE);",
-        "        return;",
-        "    }",
-    ]
 
 
 def pointers_of(function: HostFunction) -> list[Ptr]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorkiln.base.errors import UserError
-from tensorkiln.codegen.host.function import c_name
-from tensorkiln.codegen.host.header import quote
+from tensorkiln.codegen.c_text.names import c_name
+from tensorkiln.codegen.c_text.text import quote
 
 FFI = "__tvm_ffi_"
 

@@ -21,7 +21,7 @@ def memory_type(dtype: DType) -> str:
 
 
 def parameter_type(dtype: DType) -> str:
-    """The type of a kernel's parameter for a number, `kernel_type` (codegen/host/scalars.py) in
+    """The type of a kernel's parameter for a number, `kernel_type` (codegen/c_text/types.py) in
     LLVM: 16-bit floats as their bits, a bool as a byte."""
     return dtype.row.stored.llvm
 

@@ -10,9 +10,8 @@ from tensorkiln.arith.simplify import bound, prove
 from tensorkiln.base.errors import UserError, nearest, require
 from tensorkiln.base.schema import Dim
 from tensorkiln.base.text import listed
+from tensorkiln.codegen.c_text.sizes import expression_text, shown_size
 from tensorkiln.codegen.host.call_plan import Symbols, sizes_read
-from tensorkiln.codegen.host.function import shown_size
-from tensorkiln.codegen.host.size_text import expression_text
 from tensorkiln.codegen.host.weights import WeightArena
 from tensorkiln.codegen.memory.figures import (
     ANY_POOL,

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
+from tensorkiln.codegen.c_text.names import c_name
+from tensorkiln.codegen.c_text.text import quote
 from tensorkiln.codegen.host.call_plan import implied_sizes
-from tensorkiln.codegen.host.function import c_name
-from tensorkiln.codegen.host.header import quote
 from tensorkiln.codegen.outer.function import OuterWriter, called_name
 from tensorkiln.codegen.outer.types import c_dtype
 from tensorkiln.ir.buffer import Buffer

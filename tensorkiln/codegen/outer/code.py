@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tensorkiln.artifact.metadata import FunctionInfo, KeptInfo, ParamInfo
+from tensorkiln.codegen.c_text.function import ffi_entry
+from tensorkiln.codegen.c_text.names import c_name
+from tensorkiln.codegen.c_text.text import heading
 from tensorkiln.codegen.host.call_plan import (
     graph_host_function,
     implied_sizes,
     tensor_host_function,
 )
-from tensorkiln.codegen.host.function import OuterCode, c_name
+from tensorkiln.codegen.host.function import OuterCode
 from tensorkiln.codegen.host.weights import WeightArena
 from tensorkiln.codegen.outer.calls import emit_call
 from tensorkiln.codegen.outer.function import OuterLibrary, OuterWriter, called_name
@@ -67,14 +70,14 @@ def outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
     shown = [f for f in outers if not f.is_private]
     text = "\n".join(
         [
-            "/* ---- outer functions " + "-" * 70 + " */\n",
+            heading("outer functions"),
             *library.tables.lines(),
             "",
             *(_declaration(d) for d in library.descriptors),
             "\n" + "\n".join(library.texts),
             *library.descriptors,
             "",
-            *(_ffi_entry(f.name) for f in shown),
+            *(ffi_entry(f.name, f"kiln_outer_ffi_call(&outer_{c_name(f.name)}") for f in shown),
             _table(outers),
         ]
     )
@@ -94,16 +97,6 @@ def _declaration(descriptor: str) -> str:
     return (
         f"static const kiln_outer outer_{name};\n"
         f"static int body_{name}(const kiln_value *, const kiln_value *, kiln_value *);"
-    )
-
-
-def _ffi_entry(name: str) -> str:
-    head = f"KILN_API int __tvm_ffi_{name}("
-    return (
-        f"{head}void *, const kiln_value *, int32_t, kiln_value *);\n"
-        f"{head}void *self, const kiln_value *args, int32_t count,\n"
-        f"{' ' * len(head)}kiln_value *result)\n{{\n    (void)self;\n"
-        f"    return kiln_outer_ffi_call(&outer_{c_name(name)}, args, count, result);\n}}\n"
     )
 
 

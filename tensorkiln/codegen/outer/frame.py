@@ -10,10 +10,11 @@ from typing import Any
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.text import unused
-from tensorkiln.codegen.host.checked_c import DECLARATION, measured
-from tensorkiln.codegen.host.function import Formula, c_name
-from tensorkiln.codegen.host.header import comment, quote
-from tensorkiln.codegen.host.size_text import expression_text, size_of
+from tensorkiln.codegen.c_text.function import CFunction, aligned
+from tensorkiln.codegen.c_text.names import c_name
+from tensorkiln.codegen.c_text.size_locals import DECLARATION, measured
+from tensorkiln.codegen.c_text.sizes import Formula, expression_text, size_of
+from tensorkiln.codegen.c_text.text import heading, quote
 from tensorkiln.codegen.host.weights import WeightArena
 from tensorkiln.codegen.outer.types import Tables
 from tensorkiln.ir.expr import Expr, Var
@@ -177,34 +178,35 @@ class Frame:
         """Add the function's C and its descriptor to the library. Dimensions that the C never reads
         are not declared."""
         name = quote(self.f.name)
-        frame = "".join(
-            f"        kiln_value {s}{f'[{n}]' if (n := self.slot_sizes[s]) else ''};\n"
+        frame = [
+            f"        kiln_value {s}{f'[{n}]' if (n := self.slot_sizes[s]) else ''};"
             for s in self.slots
-        )
+        ]
         text = "\n".join(self.lines)
         declared = [
-            f"    int64_t s_{s} = -1;\n"
+            f"    int64_t s_{s} = -1;"
             for s in self.symbols.values()
             if re.search(rf"\bs_{s}\b(?! = )", text)
         ]
-        dropped = [s for s in self.symbols.values() if f"    int64_t s_{s} = -1;\n" not in declared]
+        dropped = [s for s in self.symbols.values() if f"    int64_t s_{s} = -1;" not in declared]
         for s in dropped:
             text = re.sub(rf"^ *s_{s} = .*;\n?", "", text, flags=re.M)
-        title = f"/* ---- {comment(self.f.name)} "
-        self.library.texts.append(
-            f"{title}{'-' * max(4, 94 - len(title))} */\n\n"
-            f"static int body_{self.c}(const kiln_value *captured, const kiln_value *args,\n"
-            f"{' ' * (len(self.c) + 17)}kiln_value *result)\n{{\n"
-            f"    struct {{\n{frame or '        kiln_value none;' + chr(10)}    }} v;\n"
-            f"{''.join(declared)}"
-            f"{DECLARATION + chr(10) if self._sizes else ''}"
-            f'    const char *at = "";\n'
-            f"    int code = kiln_enter({name}, (kiln_value *)&v, sizeof v);\n"
-            f"    (void)captured;\n    (void)args;\n"
-            f"    if (code != KILN_OK)\n        goto end;\n{text}\n"
-            f"end:\n"
-            f"    return kiln_leave({name}, at, code, (kiln_value *)&v, sizeof v);\n}}\n"
-        )
+        parameters = ("const kiln_value *captured", "const kiln_value *args", "kiln_value *result")
+        body = [
+            "    struct {",
+            *(frame or ["        kiln_value none;"]),
+            "    } v;",
+            *declared,
+            *([DECLARATION] if self._sizes else []),
+            '    const char *at = "";',
+            f"    int code = kiln_enter({name}, (kiln_value *)&v, sizeof v);",
+            "    (void)captured;\n    (void)args;",
+            f"    if (code != KILN_OK)\n        goto end;\n{text}",
+            "end:",
+            f"    return kiln_leave({name}, at, code, (kiln_value *)&v, sizeof v);",
+        ]
+        function = CFunction(aligned(f"static int body_{self.c}(", parameters), body)
+        self.library.texts.append(f"{heading(self.f.name)}\n{function.definition}")
         self.library.descriptors.append(
             f"static const kiln_outer outer_{self.c} = {{{name}, {n_params}, body_{self.c}}};"
         )

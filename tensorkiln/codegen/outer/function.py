@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorkiln.base.errors import InternalError, UnsupportedError
+from tensorkiln.codegen.c_text.literals import integer_literal, real_literal
+from tensorkiln.codegen.c_text.names import c_name
+from tensorkiln.codegen.c_text.sizes import condition_text
+from tensorkiln.codegen.c_text.text import comment, quote
 from tensorkiln.codegen.host.call_plan import implied_sizes
-from tensorkiln.codegen.host.function import c_name
-from tensorkiln.codegen.host.header import comment, quote
-from tensorkiln.codegen.host.scalars import integer_literal, real_literal
-from tensorkiln.codegen.host.size_text import condition_text
 from tensorkiln.codegen.outer.frame import Frame, OuterLibrary
 from tensorkiln.codegen.outer.scope import captured_symbols, captured_values, last_uses
 from tensorkiln.codegen.outer.types import c_dtype, is_unknown, type_dims

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from tensorkiln.base.element_types import PARAMETER_TYPES
 from tensorkiln.base.errors import UnsupportedError
-from tensorkiln.codegen.host.header import quote
-from tensorkiln.codegen.host.size_text import expression_text
+from tensorkiln.codegen.c_text.sizes import expression_text
+from tensorkiln.codegen.c_text.text import quote
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.relax import (

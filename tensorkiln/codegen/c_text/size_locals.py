@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from tensorkiln.codegen.host.function import Formula, Size
-from tensorkiln.codegen.host.header import quote
+from tensorkiln.codegen.c_text.sizes import Formula, Size
+from tensorkiln.codegen.c_text.text import quote
 
 _NUMBER = re.compile(r"-?(0x[0-9a-f]+|[0-9]+)u?\Z")
 # Least and greatest value of the C types of kernel parameters that are narrower than int64_t.

@@ -1,21 +1,45 @@
-"""Sizes as text: C for host code, with overflow checks, and expressions for people."""
+"""Sizes as text: C for host code, with overflow checks, and expressions for people.
+
+Sizes are numbers, symbols written `"s_<name>"`, or formulas over symbols.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tensorkiln.arith.ranges import Bounds
 from tensorkiln.arith.simplify import prove
 from tensorkiln.base.errors import UnsupportedError
-from tensorkiln.codegen.host.function import Formula, Size, spelled
-from tensorkiln.codegen.host.scalars import integer_literal
+from tensorkiln.base.schema import Dim
+from tensorkiln.codegen.c_text.literals import integer_literal
 from tensorkiln.ir.conditions import SizeCondition
 from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Select, Unary, Var, binary, int_value
 from tensorkiln.ir.text.names import Names
 from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.visit import free_vars
 
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """Arithmetic over symbols: as people read it, and as C whose operations note in a local
+    variable `large` what does not fit into 64 bits (crt/sizes.h). `size_of` makes both.
+
+    `s_n * 4` and `kiln_mul(s_n, 4, &large)`
+    """
+
+    text: str
+    checked: str = field(compare=False)
+
+    def __str__(self) -> str:
+        """As people read it."""
+        return self.text
+
+
+Size = int | str | Formula
+_SYMBOL = re.compile(r"\bs_(\w+)")
+_PLAIN_NAME = re.compile(r"[\w.:/]+\Z")
 _C_OPS = {
     "add": "+",
     "sub": "-",
@@ -32,6 +56,27 @@ _C_OPS = {
     "or": "||",
 }
 _CHECKED = {"add": "kiln_add", "sub": "kiln_sub", "mul": "kiln_mul"}
+
+
+def symbols_in(size: Size) -> tuple[str, ...]:
+    """Names of the symbols in an expression, without their `s_`."""
+    return () if isinstance(size, int) else tuple(_SYMBOL.findall(str(size)))
+
+
+def spelled(name: str) -> str:
+    """A dimension's name as part of an expression: quoted if it could be read as an expression
+    itself, such as `'a + b'`."""
+    return name if _PLAIN_NAME.match(name) else f"'{name}'"
+
+
+def shown_size(size: Size, symbols: Mapping[str, str]) -> Dim:
+    """A size for people: `s_n` becomes the model's name for symbol `n`."""
+    if isinstance(size, int):
+        return size
+    if isinstance(size, str) and size.startswith("s_") and size[2:] in symbols:
+        return symbols[size[2:]]
+    text = str(size).replace("kiln_floor", "floor")
+    return _SYMBOL.sub(lambda m: spelled(symbols.get(m[1], m[1])), text)
 
 
 def size_of(e: Expr, names: Mapping[Var, str]) -> Size:

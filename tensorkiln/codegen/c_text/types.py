@@ -1,4 +1,4 @@
-"""Scalar parameters: how a number of each element type is passed from a caller to a kernel.
+"""Element types in C, and how a number of each is passed from a caller to a kernel.
 
 A kernel takes the C type of an element (`c_element`): float16 and bfloat16 as their 16 bits, a bool
 as a byte, 0 or 1. A plain C entry takes the widest C type of the kind, int64_t, uint64_t or double,
@@ -9,8 +9,6 @@ the number on the way.
 from __future__ import annotations
 
 from tensorkiln.base.element_types import PARAMETER_TYPES
-from tensorkiln.codegen.expand.float_bits import half_bits
-from tensorkiln.ir.expr import Expr, FloatImm, IntImm
 
 
 def is_real(dtype: str) -> bool:
@@ -41,31 +39,3 @@ def entry_member(dtype: str) -> str:
 def entry_value(dtype: str, name: str) -> str:
     """C text of the value that the entry stores in `entry_member` for its parameter `name`."""
     return f"(int64_t){name}" if dtype == "uint64" else name
-
-
-def literal(e: Expr) -> str | None:
-    """C text of a constant as a kernel takes it; None if `e` is not a constant."""
-    if isinstance(e, IntImm):
-        return integer_literal(int(e.value))
-    if not isinstance(e, FloatImm):
-        return None
-    if e.dtype.is_half:
-        return hex(half_bits(e.value, e.dtype.row))
-    return real_literal(e.value)
-
-
-def integer_literal(value: int) -> str:
-    """C text of an integer of 64 bits. Those from 2**63 on get a suffix, and -2**63 becomes an
-    expression, since C has no signed literal for either."""
-    if value >= 1 << 63:
-        return f"{value}u"
-    return f"({value + 1} - 1)" if value == -(1 << 63) else str(value)
-
-
-def real_literal(value: float) -> str:
-    """C text of a double."""
-    if value != value:
-        return '__builtin_nan("")'
-    if value in (float("inf"), float("-inf")):
-        return f"{'-' if value < 0 else ''}__builtin_inf()"
-    return repr(value)

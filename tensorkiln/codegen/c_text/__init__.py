@@ -1,0 +1,1 @@
+"""C's text: names, types, literals, sizes and functions, for everything that writes C."""
