@@ -65,9 +65,9 @@ class LibraryParts:
 
     `cpu` is the target of host code: `target` itself or its host. `code` are the kernels, and
     `devices` what host code needs to know of functions on devices. `texts` are artifacts for people
-    to read, such as the text of `module`, which nothing depends on. `dependencies` is other software
-    that the library needs (`external/dependencies.py`), and `origin` describes the model it is made
-    from. With `system_lib_prefix`, C functions have this prefix instead of the library's name: with
+    to read, such as the text of `module`, which nothing depends on. `dependencies` is what else the
+    library needs (`external/dependencies.py`), and `origin` describes the model it is made from.
+    With `system_lib_prefix`, C functions have this prefix instead of the library's name: with
     `"net_"`, `main` is `net_main`. `linker`, `is_named`, `model_weights` and `debug` are those of
     the Executable.
     """

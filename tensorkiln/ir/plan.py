@@ -128,5 +128,5 @@ def accesses(call: PlannedCall, kernel: Function | PrimFunc | KnownKernel) -> It
     for k, (i, dtype, shape) in enumerate(tensors):
         place = call.args[i]
         assert isinstance(place, Address), place  # the verifier has seen the call
-        own = tuple(substitute(d, sizes) if free_vars(d) else d for d in shape)
-        yield Access(i, place, dtype, own, k >= len(tensors) - outputs)
+        extents = tuple(substitute(d, sizes) if free_vars(d) else d for d in shape)
+        yield Access(i, place, dtype, extents, k >= len(tensors) - outputs)

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
-from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.dtype import HANDLE
 from tensorkiln.ir.expr import Binary, Expr, IntImm, Var, as_expr, int_value
@@ -68,18 +68,17 @@ def printed_plan(
 ) -> Plan:
     """The plan of a graph function whose calls are these, with the functions of these names that
     are its text. Of `f` the attributes stay, with `planned`."""
-    fields = f.result.fields if isinstance(f.result, Tuple) else (f.result,)
-    tensors = (*f.params, *(r for r in fields if isinstance(r, RVar)))
+    tensors = (*f.params, *(r for r in f.results if isinstance(r, RVar)))
     symbols = list(dict.fromkeys(v for t in tensors for d in t.tensor.shape for v in free_vars(d)))
     init, bindings, args = None, list[Binding](), list[Value](f.params)
     if storages:
         init = _init(init_name, storages, symbols)
-        made = RVar("storages", TupleType((ObjectType(),) * len(storages)))
+        items = RVar("storages", TupleType((ObjectType(),) * len(storages)))
         sizes = (ShapeValue(tuple(symbols)),) if init.params else ()
         key = Attrs.of(name=CACHED_STORAGE_SET, key=f.name)
         call = Call("call_packed", (GlobalRef(init_name), *sizes), key)
-        bindings.append(Binding(made, call))
-        args.append(made)
+        bindings.append(Binding(items, call))
+        args.append(items)
     if constants:
         named = [(RVar(c.name or "const", c.type), c) for c in constants]
         bindings += [Binding(var, c) for var, c in named]
@@ -96,19 +95,19 @@ def printed_plan(
 
 def _init(name: str, storages: tuple[PlannedStorage, ...], symbols: list[Var]) -> Function:
     """The function that makes the storages; it takes the dimensions if a size depends on them."""
-    own, renamed = _copies(symbols)
+    sizes, renamed = _copies(symbols)
     bindings = []
     for i, s in enumerate(storages):
         size = int_value(s.size)
-        options = {"pool": s.pool, "align": s.align} if s.pool else {}
+        options: dict[str, AttrValue] = {"pool": s.pool, "align": s.align} if s.pool else {}
         attrs = Attrs.of(size=substitute(s.size, renamed) if size is None else size, **options)
         bindings.append(
             Binding(RVar(f"storage{i}", ObjectType()), Call("alloc_storage", (), attrs))
         )
     is_symbolic = any(int_value(s.size) is None for s in storages)
-    params = (RVar("sizes", ShapeType(len(own), tuple(own))),) if is_symbolic else ()
-    made = Tuple(tuple(b.var for b in bindings))
-    return Function(name, params, tuple(bindings), made, Attrs.of(storages=True))
+    params = (RVar("sizes", ShapeType(len(sizes), tuple(sizes))),) if is_symbolic else ()
+    result = Tuple(tuple(b.var for b in bindings))
+    return Function(name, params, tuple(bindings), result, Attrs.of(storages=True))
 
 
 def _run(
@@ -121,7 +120,7 @@ def _run(
 ) -> PrimFunc:
     """The function that calls the kernels; `values` are `inputs` parameters and the results,
     `counts` those of storages and of constants."""
-    own, renamed = _copies(symbols)
+    sizes, renamed = _copies(symbols)
     tensors = [_buffer(v, renamed) for v in values]
     storages, constants = (
         Buffer(text, HANDLE, (as_expr(count),), align=8)
@@ -139,7 +138,7 @@ def _run(
 
     statements = [CallKernel(c.name, tuple(map(argument, c.args)), c.span) for c in calls]
     sets = [b for b, count in zip((storages, constants), counts, strict=True) if count]
-    params: tuple[Param, ...] = (*tensors[:inputs], *sets, *tensors[inputs:], *own)
+    params: tuple[Param, ...] = (*tensors[:inputs], *sets, *tensors[inputs:], *sizes)
     return PrimFunc(
         name,
         params,
@@ -170,7 +169,7 @@ def _buffer(v: RVar, renamed: Mapping[Var, Expr]) -> Buffer:
 def read_plan(f: Function, functions: _Functions) -> Plan:
     """The plan whose text a planned function and those that it calls are. Raise Malformed if they
     do not have the form above."""
-    made: tuple[PlannedStorage, ...] = ()
+    planned_storages: tuple[PlannedStorage, ...] = ()
     init: Function | None = None
     storages: RVar | None = None
     constants: dict[Value, Constant] = {}
@@ -180,7 +179,8 @@ def read_plan(f: Function, functions: _Functions) -> Plan:
             if isinstance(value, Constant):
                 constants[b.var] = value
             elif storages is None and isinstance(value, Call) and value.op == "call_packed":
-                storages, (init, made) = b.var, _made_by(value, functions)
+                storages = b.var
+                init, planned_storages = _made_by(value, functions)
             else:
                 message = "a planned function holds constants, one set of storages, one call"
                 raise Malformed(message, _other_binding(value, storages))
@@ -190,14 +190,14 @@ def read_plan(f: Function, functions: _Functions) -> Plan:
     last = f.bindings[-1]
     with step(f".bindings[{len(f.bindings) - 1}]({last.var.name})"):
         call, run = _run_call(f, last, functions)
-        items, memory = _memory(f, call, run, storages, len(made), constants)
+        items, memory = _memory(f, call, run, storages, len(planned_storages), constants)
         dims = dict(zip(run.scalars, _shape(call.args), strict=True))
         statements = _kernel_calls(run)
     calls = []
     for i, s in enumerate(statements):
         with step(f".calls[{i}]({s.name})"):
             calls.append(PlannedCall(s.name, _arguments(s, memory, dims), s.span))
-    return Plan(made, items, tuple(calls), f, run, init)
+    return Plan(planned_storages, items, tuple(calls), f, run, init)
 
 
 def _hosts(functions: _Functions) -> str:
@@ -217,12 +217,12 @@ def _made_by(call: Call, functions: _Functions) -> tuple[Function, tuple[Planned
     if call.attrs.get("name") != CACHED_STORAGE_SET or not call.args:
         message = f"expected call_packed of {CACHED_STORAGE_SET!r} with a function"
         raise Malformed(message, f"{_makers(functions)} and its dimensions are the operands")
-    ref, *rest = call.args
+    ref, *dims = call.args
     init = functions.get(ref.name) if isinstance(ref, GlobalRef) else None
     if not isinstance(init, Function) or not init.makes_storages:
         message = "expected a function with the attribute `storages`"
         raise Malformed(message, f"the first operand is {_makers(functions)}")
-    return init, made_storages(init, _shape(rest))
+    return init, made_storages(init, _shape(dims))
 
 
 def _makers(functions: _Functions) -> str:
@@ -241,18 +241,7 @@ def made_storages(
 
     Raise Malformed if `init` does anything but allocate storages and return all of them.
     """
-    made: dict[Value, PlannedStorage] = {}
-    for b in init.bindings:
-        call = b.value
-        if not isinstance(call, Call) or call.op != "alloc_storage" or "size" not in call.attrs:
-            hint = f"{init.name} only makes storages: alloc_storage with the bytes as size"
-            raise Malformed(f"{init.name}: {b.var.name} is not alloc_storage(size=...)", hint)
-        size = call.attrs["size"]
-        made[b.var] = PlannedStorage(
-            size if isinstance(size, Expr) else IntImm(int(size)),
-            call.attrs.get("pool", ""),
-            call.attrs.get("align", STORAGE_ALIGN),
-        )
+    storages: dict[Value, PlannedStorage] = {b.var: _storage(b, init) for b in init.bindings}
     names = [v for p in init.params for v in _parameter_dims(p)]
     if values is None:
         values = tuple(names)
@@ -260,12 +249,23 @@ def made_storages(
         message = f"{init.name} takes {len(names)} dimensions, {len(values)} are given"
         raise Malformed(message, f"a shape of: {listed(v.name for v in names) or 'nothing'}")
     fields = init.result.fields if isinstance(init.result, Tuple) else ()
-    if list(fields) != list(made):
-        wanted = ", ".join(b.var.name for b in init.bindings)
+    if list(fields) != list(storages):
+        storage_names = ", ".join(b.var.name for b in init.bindings)
         message = f"{init.name} does not return exactly its storages"
-        raise Malformed(message, f"return the tuple of {wanted or 'nothing'}")
+        raise Malformed(message, f"return the tuple of {storage_names or 'nothing'}")
     by = dict(zip(names, values, strict=True))
-    return tuple(replace(s, size=substitute(s.size, by)) for s in made.values())
+    return tuple(replace(s, size=substitute(s.size, by)) for s in storages.values())
+
+
+def _storage(b: Binding, init: Function) -> PlannedStorage:
+    call = b.value
+    if not isinstance(call, Call) or call.op != "alloc_storage" or "size" not in call.attrs:
+        hint = f"{init.name} only makes storages: alloc_storage with the bytes as size"
+        raise Malformed(f"{init.name}: {b.var.name} is not alloc_storage(size=...)", hint)
+    attrs = call.attrs
+    return PlannedStorage(
+        as_expr(attrs["size"]), attrs.get("pool", ""), attrs.get("align", STORAGE_ALIGN)
+    )
 
 
 def _parameter_dims(p: RVar) -> tuple[Var, ...]:
@@ -298,10 +298,10 @@ def _memory(
     run: PrimFunc,
     storages: RVar | None,
     count: int,
-    bound: Mapping[Value, Constant],
+    bound_constants: Mapping[Value, Constant],
 ) -> tuple[tuple[Constant, ...], _Memory]:
-    """The constants, and what each buffer of the run function is. `bound` are the constants by the
-    variables that are bound to them, `count` the number of the storages."""
+    """The constants, and what each buffer of the run function is. `bound_constants` has them by the
+    variables that are bound to them, `count` is the number of the storages."""
     operands = [a for a in call.args if not isinstance(a, ShapeValue)]
     memory: _Memory = {}
     constants: tuple[Constant, ...] = ()
@@ -311,7 +311,7 @@ def _memory(
         raise Malformed(message, f"one operand for each of: {listed(r.name for r in reads)}")
     for buf, a in zip(reads, operands, strict=True):
         if isinstance(a, Tuple):
-            constants = _constants(a, bound)
+            constants = _constants(a, bound_constants)
             memory[buf] = "constant", 0
         elif a is storages:
             memory[buf] = "storage", 0
@@ -328,11 +328,11 @@ def _memory(
     return constants, memory
 
 
-def _constants(value: Tuple, bound: Mapping[Value, Constant]) -> tuple[Constant, ...]:
-    items = [a if isinstance(a, Constant) else bound.get(a) for a in value.fields]
+def _constants(value: Tuple, bound_constants: Mapping[Value, Constant]) -> tuple[Constant, ...]:
+    items = [a if isinstance(a, Constant) else bound_constants.get(a) for a in value.fields]
     constants = tuple(c for c in items if c is not None)
     if len(constants) != len(items):
-        hint = f"constants bound here: {listed(c.name for c in bound.values()) or 'none'}"
+        hint = f"constants bound here: {listed(c.name for c in bound_constants.values()) or 'none'}"
         raise Malformed("a set of constants holds constants only", hint)
     return constants
 
@@ -355,8 +355,8 @@ def _kernel_calls(run: PrimFunc) -> tuple[CallKernel, ...]:
     stmts: tuple[Stmt, ...] = run.body.stmts if isinstance(run.body, Seq) else (run.body,)
     calls = tuple(s for s in stmts if isinstance(s, CallKernel))
     if len(calls) != len(stmts):
-        other = next(s for s in stmts if not isinstance(s, CallKernel))
-        message = f"{run.name}: {type(other).__name__} in a function that only calls"
+        stmt = next(s for s in stmts if not isinstance(s, CallKernel))
+        message = f"{run.name}: {type(stmt).__name__} in a function that only calls"
         raise Malformed(message, "CallKernel of a program that does it")
     return calls
 
@@ -382,10 +382,10 @@ def _address(e: Expr, memory: _Memory, dims: Mapping[Var, Expr]) -> Address:
     offset = substitute(offset, dims) if dims else offset
     if isinstance(start, AddressOf | Load):
         base, index = memory[start.buffer]
-        at = [int_value(i) for i in start.indices]
-        if isinstance(start, AddressOf) and base == "tensor" and not any(i != 0 for i in at):
+        indices = [int_value(i) for i in start.indices]
+        if isinstance(start, AddressOf) and base == "tensor" and not any(i != 0 for i in indices):
             return Address(base, index, offset, start.buffer.name)
-        if isinstance(start, Load) and base != "tensor" and at[0] is not None:
-            return Address(base, at[0], offset, f"{start.buffer.name}[{at[0]}]")
+        if isinstance(start, Load) and base != "tensor" and indices[0] is not None:
+            return Address(base, indices[0], offset, f"{start.buffer.name}[{indices[0]}]")
     message = "expected the start of a buffer, or an item of a set and an offset"
     raise Malformed(message, "AddressOf(buffer, (0, ...)), or Load(set, (number,)) plus bytes")

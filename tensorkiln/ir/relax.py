@@ -441,6 +441,11 @@ class Function(Inner, Scripted):
         return f"<graph function {self.name}({params}): {len(self.bindings)} bindings>"
 
     @property
+    def results(self) -> tuple[Value, ...]:
+        """What it returns: the items of a tuple."""
+        return self.result.fields if isinstance(self.result, Tuple) else (self.result,)
+
+    @property
     def result_types(self) -> tuple[TensorType, ...]:
         """The types of the tensors that a straight-line function returns."""
         t = self.result.type
@@ -472,10 +477,11 @@ def is_straight_line(f: Function) -> bool:
     """Whether a call plan can run `f`: its parameters and results are tensors of known rank (one
     result, or a flat tuple), and its body holds only tuples, views, and calls of kernels and of
     operators without side effects or data-dependent shapes."""
-    results = f.result.fields if isinstance(f.result, Tuple) else (f.result,)
     if not all(isinstance(p.type, TensorType) for p in f.params):
         return False
-    if not all(isinstance(r, RVar | Constant) and isinstance(r.type, TensorType) for r in results):
+    if not all(
+        isinstance(r, RVar | Constant) and isinstance(r.type, TensorType) for r in f.results
+    ):
         return False
     return all(_is_plain(b.value) and _is_planned(b.var.type) for b in f.bindings)
 

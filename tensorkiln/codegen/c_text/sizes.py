@@ -102,7 +102,7 @@ def _texts(e: Expr, names: Mapping[Var, str]) -> tuple[str, str]:
             return (f"s_{names[e]}",) * 2
         case Binary("min" | "max" as op, a, b):
             (x, cx), (y, cy) = _texts(a, names), _texts(b, names)
-            if not all(isinstance(side, (Var, IntImm)) for side in (a, b)):
+            if not (isinstance(a, Var | IntImm) and isinstance(b, Var | IntImm)):
                 return f"kiln_{op}({x}, {y})", f"kiln_{op}({cx}, {cy})"  # each side stands once
             sign = "<" if op == "min" else ">"
             return f"({x} {sign} {y} ? {x} : {y})", f"(({cx} {sign} {cy}) ? {cx} : {cy})"
@@ -112,25 +112,36 @@ def _texts(e: Expr, names: Mapping[Var, str]) -> tuple[str, str]:
             return f"kiln_{op}({x}, {y})", noting if op == "floordiv" else f"kiln_{op}({cx}, {cy})"
         case Binary(op, a, b) if op in _C_OPS:
             (x, cx), (y, cy) = _texts(a, names), _texts(b, names)
-            call = f"{_CHECKED[op]}({cx}, {cy}, &large)" if op in _CHECKED else ""
-            return f"({x} {_C_OPS[op]} {y})", call or f"({cx} {_C_OPS[op]} {cy})"
-        case Unary("not", a):
-            x, cx = _texts(a, names)
-            return f"!{x}", f"!({cx})"
-        case Unary("neg", a):
-            x, cx = _texts(a, names)
-            return f"(-{x})", f"kiln_sub(0, {cx}, &large)"
-        case Unary("abs", a):
-            x, cx = _texts(a, names)
-            return f"({x} < 0 ? -{x} : {x})", f"(({cx} < 0) ? kiln_sub(0, {cx}, &large) : {cx})"
-        case Unary("floor" | "ceil" | "round" | "trunc", a):
-            return _texts(a, names)
+            plain = f"({cx} {_C_OPS[op]} {cy})"
+            noting = f"{_CHECKED[op]}({cx}, {cy}, &large)" if op in _CHECKED else plain
+            return f"({x} {_C_OPS[op]} {y})", noting
         case Select(c, a, b):
             (x, cx), (y, cy), (z, cz) = (_texts(part, names) for part in (c, a, b))
             return f"({x} ? {y} : {z})", f"({cx} ? {cy} : {cz})"
         case Cast(a, dtype) if dtype.is_int:
             return _texts(a, names)
-    raise UnsupportedError(f"no C form for the size {e}", hint="sizes are + - * // % of sizes")
+        case Unary():
+            return _unary_texts(e, names)
+    raise _no_form(e)
+
+
+def _unary_texts(e: Unary, names: Mapping[Var, str]) -> tuple[str, str]:
+    x, checked = _texts(e.a, names)
+    match e.op:
+        case "not":
+            return f"!{x}", f"!({checked})"
+        case "neg":
+            return f"(-{x})", f"kiln_sub(0, {checked}, &large)"
+        case "abs":
+            noting = f"(({checked} < 0) ? kiln_sub(0, {checked}, &large) : {checked})"
+            return f"({x} < 0 ? -{x} : {x})", noting
+        case "floor" | "ceil" | "round" | "trunc":
+            return x, checked
+    raise _no_form(e)
+
+
+def _no_form(e: Expr) -> UnsupportedError:
+    return UnsupportedError(f"no C form for the size {e}", hint="sizes are + - * // % of sizes")
 
 
 def _without_parentheses(words: str) -> str:

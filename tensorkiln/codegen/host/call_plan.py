@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Literal
 
 from tensorkiln.arith import simplify
@@ -48,7 +49,7 @@ from tensorkiln.ir.kept import kept_of
 from tensorkiln.ir.known_attrs import CHECKED_INDICES
 from tensorkiln.ir.module import AnyFunction, AnyKernel, IRModule
 from tensorkiln.ir.outputs import written_parameters
-from tensorkiln.ir.plan import Address, PlannedCall
+from tensorkiln.ir.plan import Address, Plan, PlannedCall
 from tensorkiln.ir.relax import Function, TensorType
 from tensorkiln.ir.stmt import Assert, PrimFunc, TensorProgram
 from tensorkiln.ir.text.printer import printed_names
@@ -75,6 +76,13 @@ class Symbols:
             for d in t.shape:
                 for v in free_vars(d):
                     self._name(v)
+
+    @classmethod
+    def of(cls, plan: Plan) -> Symbols:
+        """Those of a graph function."""
+        f = plan.graph
+        dim_names = dict(f.attrs.get("dim_names", ()))
+        return cls([*plan.inputs, *plan.results], printed_names(f), dim_names)
 
     def _name(self, v: Var) -> None:
         if v not in self.names:
@@ -106,7 +114,7 @@ def graph_host_function(
     plan = mod.plan(f.name)
     types = (*plan.inputs, *plan.results)
     spelled = printed_names(f)
-    symbols = Symbols(list(types), spelled, dict(f.attrs.get("dim_names", ())))
+    symbols = Symbols.of(plan)
     here = [s for s in plan.storages if s.pool not in devices.kinds]
     starts, total = _laid_out([s.size for s in here])
     start_of = dict(zip(map(id, here), starts, strict=True))
@@ -184,15 +192,12 @@ def graph_host_function(
 
 def _argument_check(f: Function, row: CheckedArgument, symbols: Symbols) -> ArgumentCheck:
     t = f.params[row.param].tensor
-    count: Expr = IntImm(1)
-    for d in t.shape:
-        count = count * d
     checked = CheckedIndices(
         Ptr("arg", row.param),
         t.dtype.name,
         symbols.size(simplify(as_expr(row.extent))),
         int(row.negative and not t.dtype.is_unsigned),
-        symbols.size(simplify(count)),
+        symbols.size(simplify(prod(t.shape, start=IntImm(1)))),
         tuple(symbols.dims(t)),
     )
     return ArgumentCheck(checked, row.span)

@@ -159,7 +159,8 @@ def _require_known_pools(
     """Check that storages are of devices or pools of the target, of which their alignment can be
     had."""
     known = {p.name: p for p in pools if p.kind == "ram"}
-    for function, s in ((p.init.name, s) for p in mod.planned if p.init for s in p.storages):
+    storages = [(plan.functions[0].name, s) for plan in mod.planned for s in plan.storages]
+    for function, s in storages:
         if s.pool in devices:
             continue
         if s.pool not in known and (s.pool or known):

@@ -34,6 +34,7 @@ from tensorkiln.codegen.memory.live import (
 from tensorkiln.codegen.memory.report import MemoryReport
 from tensorkiln.codegen.memory.weights import ModelWeights, weight_memory
 from tensorkiln.codegen.stack import stack_of
+from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.conditions import conditions_of
 from tensorkiln.ir.expr import Expr, IntImm, Var, binary, int_value
 from tensorkiln.ir.module import AnyKernel, IRModule
@@ -107,8 +108,7 @@ class GraphMemory:
     def __init__(self, plan: Plan, mod: IRModule, pools: Sequence[MemoryPool]):
         self.plan, self.mod, self.pools = plan, mod, pools
         f = plan.graph
-        types = [*plan.inputs, *plan.results]
-        self.symbols = Symbols(types, printed_names(f), dict(f.attrs.get("dim_names", ())))
+        self.symbols = Symbols.of(plan)
         self.names = {v: self.symbols.model_name(v) for v in self.symbols.names}
         self.bounds = Bounds.dims(self.names)
         for condition in conditions_of(f):
@@ -201,10 +201,7 @@ class GraphMemory:
         return [best, *(e for e in others if not prove(binary("le", e, best), self.bounds))]
 
     def _sum(self, types: Sequence[TensorType], given: Mapping[Var, int]) -> Dim:
-        total: Expr = IntImm(0)
-        for t in types:
-            total = total + bytes_of(t.dtype, t.shape)
-        return self._text([simplify(total)], given)
+        return self._text([_total_bytes(types)], given)
 
     def _text(self, sizes: Sequence[Expr], given: Mapping[Var, int]) -> Dim:
         """The largest of some sizes: a number if it is known, else a formula."""
@@ -249,12 +246,13 @@ def _program(f: AnyKernel, mod: IRModule, pools: Sequence[MemoryPool]) -> Functi
 
 def _program_bytes(f: AnyKernel, names: Mapping[Var, str], outputs: bool) -> Dim:
     split = len(f.buffers) - f.outputs
-    total: Expr = IntImm(0)
-    for b in f.buffers[split:] if outputs else f.buffers[:split]:
-        total = total + bytes_of(b.dtype, b.shape)
-    total = simplify(total)
-    known = int_value(total)
-    return expression_text(total, names) if known is None else known
+    total = _total_bytes(f.buffers[split:] if outputs else f.buffers[:split])
+    number = int_value(total)
+    return expression_text(total, names) if number is None else number
+
+
+def _total_bytes(tensors: Iterable[TensorType | Buffer]) -> Expr:
+    return simplify(sum((bytes_of(t.dtype, t.shape) for t in tensors), IntImm(0)))
 
 
 def _together(

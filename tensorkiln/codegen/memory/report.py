@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from html import escape
 
 from tensorkiln.codegen.memory.figures import FunctionMemory, PoolMemory, WeightMemory
-from tensorkiln.codegen.memory.table import html_tables, text_lines
-
-_Fields = tuple[
-    str,
-    Mapping[str, PoolMemory],
-    int | None,
-    Mapping[str, FunctionMemory],
-    tuple[str, ...],
-    WeightMemory | None,
-]
+from tensorkiln.codegen.memory.table import (
+    cause_rows,
+    facts,
+    html_table,
+    lines_of,
+    pool_rows,
+    stack_text,
+    tensor_rows,
+    weights_text,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,42 @@ class MemoryReport:
     def __str__(self) -> str:
         """The weights, and a table for each function: pools, inputs and outputs, the peak and its
         tensors."""
-        return "\n".join(text_lines(*self._fields()))
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield f"memory of {self.name}, in bytes"
+        if len(self.functions) != 1:
+            yield from lines_of(pool_rows(self.pools), 3)
+        yield f"  {stack_text(self.stack)}"
+        if self.weights is not None and self.weights.bytes:
+            yield f"  {weights_text(self.weights)}"
+            if self.weights.causes:
+                yield from lines_of(cause_rows(self.weights.causes), 2)
+        for f in self.functions.values():
+            yield f"{f.name}:"
+            yield from lines_of(pool_rows(f.pools), 3)
+            yield from (f"  {fact}" for fact in facts(f))
+            if f.largest:
+                yield from lines_of(tensor_rows(f.largest))
+        if self.unplanned:
+            yield f"allocate as they run: {', '.join(self.unplanned)}"
 
     def _repr_html_(self) -> str:
         """The tables for notebooks."""
-        return html_tables(*self._fields())
-
-    def _fields(self) -> _Fields:
-        return self.name, self.pools, self.stack, self.functions, self.unplanned, self.weights
+        parts = [html_table(f"memory of {self.name}, in bytes", pool_rows(self.pools))]
+        parts.append(f"<p>{escape(stack_text(self.stack))}</p>")
+        if self.weights is not None and self.weights.bytes:
+            parts.append(f"<p>{escape(weights_text(self.weights))}</p>")
+            if self.weights.causes:
+                parts.append(html_table("", cause_rows(self.weights.causes)))
+        for f in self.functions.values():
+            parts.append(html_table(f.name, pool_rows(f.pools)))
+            parts += (f"<p>{escape(fact)}</p>" for fact in facts(f))
+            if f.largest:
+                parts.append(html_table("", tensor_rows(f.largest)))
+        if self.unplanned:
+            parts.append(f"<p>allocate as they run: {escape(', '.join(self.unplanned))}</p>")
+        return "".join(parts)
 
 
 def _weights_json(w: WeightMemory) -> dict[str, object]:

@@ -39,7 +39,8 @@ def _pool_row(name: str, p: PoolMemory) -> tuple[str, ...]:
     return name, space, bytes_of(p.constants), bytes_of(p.capacity)
 
 
-def _pool_rows(pools: Mapping[str, PoolMemory]) -> Rows:
+def pool_rows(pools: Mapping[str, PoolMemory]) -> Rows:
+    """A row for each pool, the head first."""
     return [_POOL_HEAD, *(_pool_row(name, p) for name, p in pools.items())]
 
 
@@ -49,7 +50,7 @@ def tensor_rows(tensors: Sequence[LiveTensor]) -> Rows:
     return [_TENSOR_HEAD, *rows]
 
 
-def _facts(f: FunctionMemory) -> Iterator[str]:
+def facts(f: FunctionMemory) -> Iterator[str]:
     """Yield the sentences about a function that are not in its tables."""
     yield f"inputs {bytes_of(f.io.inputs)}, outputs {bytes_of(f.io.outputs)}, of the caller"
     if f.peak is not None:
@@ -61,12 +62,14 @@ def _facts(f: FunctionMemory) -> Iterator[str]:
         )
 
 
-def _stack_text(stack: int | None) -> str:
+def stack_text(stack: int | None) -> str:
+    """A sentence about the stack that kernels take."""
     known = "unbounded: a kernel calls itself" if stack is None else f"{stack:,}"
     return f"stack {known}, for local buffers of kernels; frames and spills come on top"
 
 
-def _weights_text(w: WeightMemory) -> str:
+def weights_text(w: WeightMemory) -> str:
+    """A sentence about all weights."""
     return f"weights {w.bytes:,}, of the model {w.model_bytes:,}"
 
 
@@ -92,59 +95,8 @@ def lines_of(rows: Rows, numbers: int = 1) -> Iterator[str]:
         yield "  " + "  ".join(cells).rstrip()
 
 
-def text_lines(
-    name: str,
-    pools: Mapping[str, PoolMemory],
-    stack: int | None,
-    functions: Mapping[str, FunctionMemory],
-    unplanned: Sequence[str],
-    weights: WeightMemory | None,
-) -> Iterator[str]:
-    """Yield the lines of a report; sizes are bytes. The arguments are its fields."""
-    yield f"memory of {name}, in bytes"
-    if len(functions) != 1:
-        yield from lines_of(_pool_rows(pools), 3)
-    yield f"  {_stack_text(stack)}"
-    if weights is not None and weights.bytes:
-        yield f"  {_weights_text(weights)}"
-        if weights.causes:
-            yield from lines_of(cause_rows(weights.causes), 2)
-    for f in functions.values():
-        yield f"{f.name}:"
-        yield from lines_of(_pool_rows(f.pools), 3)
-        yield from (f"  {fact}" for fact in _facts(f))
-        if f.largest:
-            yield from lines_of(tensor_rows(f.largest))
-    if unplanned:
-        yield f"allocate as they run: {', '.join(unplanned)}"
-
-
-def html_tables(
-    name: str,
-    pools: Mapping[str, PoolMemory],
-    stack: int | None,
-    functions: Mapping[str, FunctionMemory],
-    unplanned: Sequence[str],
-    weights: WeightMemory | None,
-) -> str:
-    """A report as HTML, every name escaped. The arguments are its fields."""
-    parts = [_html_table(f"memory of {name}, in bytes", _pool_rows(pools))]
-    parts.append(f"<p>{escape(_stack_text(stack))}</p>")
-    if weights is not None and weights.bytes:
-        parts.append(f"<p>{escape(_weights_text(weights))}</p>")
-        if weights.causes:
-            parts.append(_html_table("", cause_rows(weights.causes)))
-    for f in functions.values():
-        parts.append(_html_table(f.name, _pool_rows(f.pools)))
-        parts += (f"<p>{escape(fact)}</p>" for fact in _facts(f))
-        if f.largest:
-            parts.append(_html_table("", tensor_rows(f.largest)))
-    if unplanned:
-        parts.append(f"<p>allocate as they run: {escape(', '.join(unplanned))}</p>")
-    return "".join(parts)
-
-
-def _html_table(caption: str, rows: Rows) -> str:
+def html_table(caption: str, rows: Rows) -> str:
+    """Rows as a table of HTML, every name escaped."""
     head, *rest = rows
     titles = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     body = "".join(

@@ -1,20 +1,12 @@
-"""Split a planned graph function into one that allocates its workspace, one that runs its kernels,
-and one that calls these two.
+"""Make the plan of a graph function (`ir/plan.py`) of the places that `plan_memory` has found for
+its values.
 
     main(x) [homes, workspace_bytes]: h = k1(x, w); y = k2(h); return y
     ->
-    main_init():  storage0 = alloc_storage(size=4096); return (storage0,)
-    main(x):      storages = call_packed("alloc_cached_storage_set", main_init, key="main")
-                  y = main_run(x, storages, (w,)); return y
-    T.prim_func main_run(x, storages, constants, y):
-                  T.call(k1, x, constants[0], storages[0]); T.call(k2, storages[0], y)
+    storages: 4096 bytes; constants: w; calls: k1(x, constants[0], storages[0]), k2(storages[0], y)
 
-Each pool of memory (`PlanMemory`) is a storage of its own: storage1 =
-alloc_storage(size=4096, pool="sram", align=8).
-The storages are allocated once per executor and kept; `main_run` allocates nothing and loads the
-addresses from `storages` and `constants` itself. Without intermediate values there is no
-`main_init`, and without constants `main_run` has no such parameter. Symbolic dimensions are numbers
-that `main_init` and `main_run` take after all other parameters.
+In the module the plan is functions `main_init`, `main` and `main_run` (`ir/plan_form.py`). Each
+pool of memory (`PlanMemory`) is a storage of its own.
 
 Needs: `plan_memory`.
 """
@@ -42,7 +34,6 @@ from tensorkiln.ir.relax import (
     RVar,
     ShapeValue,
     TensorType,
-    Tuple,
     Value,
 )
 from tensorkiln.ir.visit import free_vars
@@ -57,13 +48,13 @@ def partial_graph_aot(mod: IRModule) -> IRModule:
 
     Raises UserError (code `not-lowered`) if one still calls a fused group.
     """
-    taken = set(mod)
+    names = set(mod)
     plans: dict[str, Plan] = {}
     functions: list[AnyFunction] = []
     for f in mod.functions:
         if isinstance(f, Function) and "homes" in f.attrs:
             _require_kernels(f, mod)
-            plans[f.name] = _plan(f, taken)
+            plans[f.name] = _plan(f, names)
             functions += plans[f.name].functions
         else:
             functions.append(f)
@@ -100,21 +91,9 @@ class _Places:
 
     def __init__(self, f: Function):
         self.f = f
-        fields = f.result.fields if isinstance(f.result, Tuple) else (f.result,)
-        self.tensors = [*f.params, *(r for r in fields if isinstance(r, RVar))]
+        self.tensors = [*f.params, *(r for r in f.results if isinstance(r, RVar))]
         self.homes = {name: (kind, offset) for name, kind, offset in f.attrs["homes"]}
-        self.storages: dict[str, PlannedStorage] = {
-            kind: PlannedStorage(as_expr(size), kind, align)
-            for kind, size, align in f.attrs.get("pools", ())
-        }
-        size = f.attrs.get("workspace_bytes", 0)
-        if size != 0:
-            self.storages[_WORKSPACE] = PlannedStorage(as_expr(size))
-        # Where all values of a memory are empty, they have an address nevertheless.
-        for kind, _ in self.homes.values():
-            if kind != "arg" and kind not in self.storages:
-                pool = "" if kind == _WORKSPACE else kind
-                self.storages[kind] = PlannedStorage(IntImm(1), pool)
+        self.storages = self._storages()
         self.views: dict[RVar, Value] = {}
         self.constants: dict[int, Constant] = {}
         for b in f.bindings:
@@ -129,6 +108,18 @@ class _Places:
                     self.constants.setdefault(id(v.data), v)
         self.numbers: dict[object, int] = {key: k for k, key in enumerate(self.constants)}
         self.numbers |= {kind: i for i, kind in enumerate(self.storages)}
+
+    def _storages(self) -> dict[str, PlannedStorage]:
+        attrs = self.f.attrs
+        pools = attrs.get("pools", ())
+        storages = {kind: PlannedStorage(as_expr(n), kind, align) for kind, n, align in pools}
+        size = attrs.get("workspace_bytes", 0)
+        if size != 0:
+            storages[_WORKSPACE] = PlannedStorage(as_expr(size))
+        # Where all values of a memory are empty, they have an address nevertheless.
+        for kind in (k for k, _ in self.homes.values() if k not in ("arg", *storages)):
+            storages[kind] = PlannedStorage(IntImm(1), "" if kind == _WORKSPACE else kind)
+        return storages
 
     def calls(self) -> Iterator[PlannedCall]:
         """Yield the calls of kernels, in order."""
@@ -160,10 +151,11 @@ class _Places:
         return v
 
 
-def _plan(f: Function, taken: set[str]) -> Plan:
-    """The plan of a graph function; its functions have names that are not `taken`, and are now."""
-    init, run = (unused(f"{f.name}_{part}", taken) for part in ("init", "run"))
-    taken |= {init, run}
+def _plan(f: Function, names: set[str]) -> Plan:
+    """The plan of a graph function; `names` are those of the module, to which its own are
+    added."""
+    init, run = (unused(f"{f.name}_{part}", names) for part in ("init", "run"))
+    names |= {init, run}
     places = _Places(f)
     conditions = (*conditions_of(f), *map(SizeCondition, _not_negative(f)))
     attrs = Attrs.of(**{k: v for k, v in f.attrs.items() if k not in _PLAN})

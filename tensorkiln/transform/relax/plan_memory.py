@@ -39,7 +39,6 @@ from tensorkiln.ir.relax import (
     GlobalRef,
     RVar,
     TensorType,
-    Tuple,
     TupleItem,
     Value,
 )
@@ -194,7 +193,7 @@ class _Plan:
                     where=f.name,
                     hint="pipeline.relax_passes lists the passes in order",
                 )
-        for j, v in enumerate(_fields(f.result)):
+        for j, v in enumerate(f.results):
             root = self._root(v)
             if not isinstance(root, RVar) or root in self.homes or self._owners(root) != (root,):
                 raise InternalError(f"{f.name}: result {j} has no memory of its own")
@@ -346,10 +345,6 @@ class _Plan:
                 smaller = self.size(a.type) != self.size(b.var.type)  # type: ignore[arg-type]
                 if smaller and ready <= behind <= first and behind not in (i, i + 1):
                     yield i, behind
-
-
-def _fields(v: Value) -> tuple[Value, ...]:
-    return v.fields if isinstance(v, Tuple) else (v,)
 
 
 def _arguments(b: Binding) -> tuple[Value, ...]:
