@@ -123,7 +123,7 @@ class Engine(ABC):
                 return P.scale(self.poly(a), -1)
             case Unary("abs", a):
                 return self._abs(a, e)
-        return self._other(e)
+        return self._single_atom(e)
 
     def _binary(self, op: str, a: Expr, b: Expr, e: Expr) -> Poly:
         match op:
@@ -134,7 +134,7 @@ class Engine(ABC):
             case "mul":
                 p, q = self.poly(a), self.poly(b)
                 small = len(p) * len(q) <= _MAX_TERMS
-                return P.mul(p, q) if small else self._other(e)
+                return P.mul(p, q) if small else self._single_atom(e)
             case "floordiv":
                 return self.floordiv(self.poly(a), self.poly(b))
             case "floormod":
@@ -148,14 +148,14 @@ class Engine(ABC):
                     power = P.constant(1 << shift)
                     p = self.poly(a)
                     return P.mul(p, power) if op == "shl" else self.floordiv(p, power)
-        return self._other(e)
+        return self._single_atom(e)
 
     def _abs(self, a: Expr, e: Expr) -> Poly:
         p = self.poly(a)
         if self.nonneg(p):
             return p
         negated = P.scale(p, -1)
-        return negated if self.nonneg(negated) else self._other(e)
+        return negated if self.nonneg(negated) else self._single_atom(e)
 
     def _var(self, v: Var) -> Poly:
         number = self._ids.get(v)
@@ -196,7 +196,7 @@ class Engine(ABC):
         p = self.norm(self.poly(limit))
         return p, self.interval(p)[side]
 
-    def _other(self, e: Expr) -> Poly:
+    def _single_atom(self, e: Expr) -> Poly:
         """Return `e`, with its children simplified, as a single atom; or the polynomial of what
         that simplifies to, if it is no longer of the same class."""
         new = self.rewrite_children(e)

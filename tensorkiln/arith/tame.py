@@ -25,44 +25,44 @@ class Tame:
     declared are dimensions."""
 
     def __init__(self, wild: Collection[Var] = ()):
-        self._most: dict[Var, int | None] = dict.fromkeys(wild)
+        self._magnitudes: dict[Var, int | None] = dict.fromkeys(wild)
 
     def loop(self, var: Var, lo: Expr, extent: Expr) -> None:
         """Declare a loop variable: its magnitude is that of lo + extent, or `_LONG`."""
-        first, count = self.most(lo), self.most(extent)
-        self._most[var] = _LONG if first is None or count is None else first + count
+        first, count = self.magnitude(lo), self.magnitude(extent)
+        self._magnitudes[var] = _LONG if first is None or count is None else first + count
 
     def let(self, var: Var, value: Expr) -> None:
         """Declare a variable with the magnitude of its value."""
-        self._most[var] = self.most(value)
+        self._magnitudes[var] = self.magnitude(value)
 
     def __call__(self, e: Expr) -> bool:
         """Whether an expression or a condition is index arithmetic."""
-        return self.most(e) is not None
+        return self.magnitude(e) is not None
 
-    def most(self, e: Expr) -> int | None:
+    def magnitude(self, e: Expr) -> int | None:
         """Return the assumed magnitude of a value; None if it is not index arithmetic, or if it may
         overflow its type."""
-        magnitude = self._found(e)
+        magnitude = self._raw_magnitude(e)
         if magnitude is None or e.dtype.is_bool:
             return magnitude
         # One bit is kept free, because simplification may turn `x <= c` into `x < c + 1`.
         return magnitude if magnitude < 1 << (e.dtype.bits - 2) else None
 
-    def _found(self, e: Expr) -> int | None:
+    def _raw_magnitude(self, e: Expr) -> int | None:
         if e.dtype.lanes != 1 or e.dtype.is_float:
             return None
         match e:
             case IntImm(value):
                 return abs(value)
             case Var():
-                return self._most.get(e, _SIZE)
+                return self._magnitudes.get(e, _SIZE)
             case Unary("neg" | "not" | "abs", a):
-                return self.most(a)
+                return self.magnitude(a)
             case Cast(a, dtype) if dtype.is_int and not dtype.is_unsigned:
-                return self.most(a)
+                return self.magnitude(a)
             case Select(c, a, b):
-                return None if self.most(c) is None else self._both(a, b, max)
+                return None if self.magnitude(c) is None else self._joint_magnitude(a, b, max)
             case Binary(op, a, b):
                 return self._binary(op, a, b)
         return None
@@ -70,19 +70,19 @@ class Tame:
     def _binary(self, op: str, a: Expr, b: Expr) -> int | None:
         match op:
             case "add" | "sub":
-                return self._both(a, b, int.__add__)
+                return self._joint_magnitude(a, b, int.__add__)
             case "mul":
-                return self._both(a, b, int.__mul__)
+                return self._joint_magnitude(a, b, int.__mul__)
             case "bitxor" | "bitand":
-                return self._both(a, b, lambda x, y: x + y + 1)
+                return self._joint_magnitude(a, b, lambda x, y: x + y + 1)
             case "min" | "max" | "and" | "or":
-                return self._both(a, b, max)
+                return self._joint_magnitude(a, b, max)
             case "floordiv" | "floormod" if self._positive(b):
-                return self._both(a, b, max)
-        return self._both(a, b, lambda x, y: 1) if op in COMPARE else None
+                return self._joint_magnitude(a, b, max)
+        return self._joint_magnitude(a, b, lambda x, y: 1) if op in COMPARE else None
 
-    def _both(self, a: Expr, b: Expr, f: Callable[[int, int], int]) -> int | None:
-        x, y = self.most(a), self.most(b)
+    def _joint_magnitude(self, a: Expr, b: Expr, f: Callable[[int, int], int]) -> int | None:
+        x, y = self.magnitude(a), self.magnitude(b)
         return None if x is None or y is None else f(x, y)
 
     def _positive(self, e: Expr) -> bool:
@@ -91,7 +91,7 @@ class Tame:
             case IntImm():
                 return (int_value(e) or 0) > 0
             case Var():
-                return e not in self._most
+                return e not in self._magnitudes
             case Binary("add" | "mul" | "min" | "max", a, b):
                 return self._positive(a) and self._positive(b)
         return False

@@ -121,44 +121,44 @@ class _Expression:
     def __init__(self, text: str, location: str, accepts: _Accepts):
         self._text, self._location, self._accepts = text, location, accepts
         self._words = _TOKEN.findall(text)
-        self._at = 0
+        self._position = 0
 
     def value(self) -> bool:
         """Whether the expression holds, where `accepts` says which terms do."""
-        holds = self._either(0)
-        if self._at < len(self._words):
-            raise self._bad(f"{self._words[self._at]!r} is not expected there")
+        holds = self._disjunction(0)
+        if self._position < len(self._words):
+            raise self._bad(f"{self._words[self._position]!r} is not expected there")
         return holds
 
     def _next(self) -> str:
-        return self._words[self._at] if self._at < len(self._words) else ""
+        return self._words[self._position] if self._position < len(self._words) else ""
 
     def _take(self) -> str:
         word = self._next()
-        self._at += 1
+        self._position += 1
         return word
 
-    def _either(self, depth: int) -> bool:
-        holds = self._both(depth)
+    def _disjunction(self, depth: int) -> bool:
+        holds = self._conjunction(depth)
         while self._next() == "OR":
-            self._at += 1
-            holds = self._both(depth) or holds
+            self._position += 1
+            holds = self._conjunction(depth) or holds
         return holds
 
-    def _both(self, depth: int) -> bool:
-        holds = self._one(depth)
+    def _conjunction(self, depth: int) -> bool:
+        holds = self._operand(depth)
         while self._next() == "AND":
-            self._at += 1
-            holds = self._one(depth) and holds
+            self._position += 1
+            holds = self._operand(depth) and holds
         return holds
 
-    def _one(self, depth: int) -> bool:
+    def _operand(self, depth: int) -> bool:
         if self._next() != "(":
             return self._accepts(self._term())
         if depth == 64:
             raise self._bad("its parentheses are nested too deeply")
-        self._at += 1
-        holds = self._either(depth + 1)
+        self._position += 1
+        holds = self._disjunction(depth + 1)
         if self._take() != ")":
             raise self._bad("a parenthesis is not closed")
         return holds
@@ -173,7 +173,7 @@ class _Expression:
             raise self._bad(f"unknown license {word!r}", _hint(word, IDENTIFIERS))
         if self._next() != "WITH":
             return word, name
-        self._at += 1
+        self._position += 1
         exception = self._take()
         if exception not in EXCEPTIONS:
             hint = _hint(exception, EXCEPTIONS)

@@ -24,7 +24,7 @@ class Reach:
 
     def __init__(self, checks: bool) -> None:
         self._loops: dict[Var, tuple[int, int]] = {}  # first and last value of constant loops
-        self._known: dict[Var, Sum] = {}  # bound variables, as sums over loops and symbolic sizes
+        self._values: dict[Var, Sum] = {}  # bound variables, as sums over loops and symbolic sizes
         self._sure = checks
 
     @contextmanager
@@ -43,7 +43,7 @@ class Reach:
     def loop(self, var: Var, lo: Expr, extent: Expr) -> Iterator[None]:
         """Enter the body of a loop; its indices are checked if the bounds are constant."""
         first, count = int_value(lo), int_value(extent)
-        self._known.pop(var, None)
+        self._values.pop(var, None)
         if first is not None and count is not None:
             self._loops[var] = (first, first + count - 1)
         with self.conditional((count or 0) > 0 and first is not None):
@@ -52,10 +52,10 @@ class Reach:
     def bind(self, var: Var, value: Expr) -> None:
         """Record the value of a variable bound by a Let or a block."""
         terms = self._sum(value) if self._sure else None
-        self._known.pop(var, None)
+        self._values.pop(var, None)
         self._loops.pop(var, None)
         if terms is not None:
-            self._known[var] = terms
+            self._values[var] = terms
 
     def check(self, b: Buffer, indices: tuple[Expr, ...], node: Expr | None) -> None:
         """Raise Malformed if an index is certainly out of bounds; `node` is the access."""
@@ -143,7 +143,7 @@ class Reach:
             case IntImm(value):
                 return {None: value}
             case Var():
-                return self._known.get(e, {e: 1})
+                return self._values.get(e, {e: 1})
             case Binary("add" | "sub" as op, a, b):
                 x, y = self._sum(a), self._sum(b)
                 if x is None or y is None:

@@ -29,7 +29,7 @@ Extents = dict[Var, Expr]
 Same = Callable[[Expr, Expr], bool]
 
 
-def _same(a: Expr, b: Expr) -> bool:
+def _equal_extents(a: Expr, b: Expr) -> bool:
     return a == b
 
 
@@ -40,7 +40,7 @@ def logical(t: Type) -> Type:
     return TupleType(tuple(map(logical, t.fields))) if isinstance(t, TupleType) else t
 
 
-def accepts(target: Type, source: Type, equal_extents: Same = _same) -> bool:
+def accepts(target: Type, source: Type, equal_extents: Same = _equal_extents) -> bool:
     """Whether every value of type `source` also has the type `target`.
 
     `equal_extents` decides whether two extents are equal; by default, structurally.

@@ -47,7 +47,7 @@ class DeviceNest:
     """The loops around the current place of a traversal that are bound to a device's indices."""
 
     def __init__(self) -> None:
-        self._bound: dict[str, str] = {}  # index -> name of the loop that is bound to it
+        self._loop_names: dict[str, str] = {}  # index -> name of the loop that is bound to it
         self._spread: list[For] = []
 
     @contextmanager
@@ -65,15 +65,15 @@ class DeviceNest:
             yield
             return
         self._check(s, thread)
-        self._bound[thread] = s.var.name
+        self._loop_names[thread] = s.var.name
         yield
-        del self._bound[thread]
+        del self._loop_names[thread]
 
     def _check(self, s: For, thread: str) -> None:
         if thread not in THREADS:
             raise Malformed(f"no index {thread!r} of a device's grid", among(thread, THREADS))
-        if thread in self._bound:
-            message = f"loop {self._bound[thread]} around it is bound to {thread} too"
+        if thread in self._loop_names:
+            message = f"loop {self._loop_names[thread]} around it is bound to {thread} too"
             raise Malformed(message, "bind it to another index, or fuse the two loops")
         if thread in BLOCK_INDICES and self._threads():
             message = f"a loop over {thread} inside of one over {self._threads()[0]}"
@@ -110,16 +110,18 @@ class DeviceNest:
         hint = f"it belongs inside of a loop over blockIdx, and {_OUTSIDE}"
         if self._threads():
             index = self._threads()[0]
-            raise Malformed(f"{construct} inside of loop {self._bound[index]} over {index}", hint)
+            raise Malformed(
+                f"{construct} inside of loop {self._loop_names[index]} over {index}", hint
+            )
         if self._spread:
             around = self._spread[-1]
             place = f"inside of loop {around.var.name}, which is {around.kind}"
             raise Malformed(f"{construct} {place}", hint)
-        if not self._bound:
+        if not self._loop_names:
             raise Malformed(f"{construct} outside of the loops over blockIdx", hint)
 
     def _threads(self) -> list[str]:
-        return [index for index in self._bound if index in THREAD_INDICES]
+        return [index for index in self._loop_names if index in THREAD_INDICES]
 
 
 def _check_copies(s: For, thread: str) -> None:

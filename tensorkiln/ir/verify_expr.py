@@ -125,7 +125,7 @@ class ExprVerifier:
             raise Malformed(f"{e.value} as {e.dtype}", _immediate(node, e.dtype), e)
         return e.dtype
 
-    def _same(self, e: Expr, a: Expr, b: Expr, operation: str) -> DType:
+    def _common_dtype(self, e: Expr, a: Expr, b: Expr, operation: str) -> DType:
         return self._agreed(e, self.expr(a), self.expr(b), operation)
 
     def _agreed(self, e: Expr, x: DType, y: DType, operation: str) -> DType:
@@ -138,7 +138,7 @@ class ExprVerifier:
             raise Malformed(f"binary operator {e.op!r}", among(e.op, BINARY), e)
         if e.op == "add" and e.a.dtype == HANDLE:
             return self._further(e)
-        dtype = self._logic(e) if e.op in ("and", "or") else self._same(e, e.a, e.b, e.op)
+        dtype = self._logic(e) if e.op in ("and", "or") else self._common_dtype(e, e.a, e.b, e.op)
         if (e.op in ("and", "or") and not dtype.is_bool) or (e.op in ON_BITS and dtype.is_float):
             raise Malformed(f"{e.op} of {dtype}", _of_bits(e.op, dtype), e)
         return BOOL.with_lanes(dtype.lanes) if BINARY[e.op][1] else dtype
@@ -174,7 +174,7 @@ class ExprVerifier:
     def _select(self, e: Select) -> DType:
         cond = self.expr(e.cond)
         with self._reach.conditional():
-            dtype = self._same(e, e.a, e.b, "select")
+            dtype = self._common_dtype(e, e.a, e.b, "select")
         if not cond.is_bool or cond.lanes not in (1, dtype.lanes):
             lanes = dtype.lanes if cond.lanes not in (1, dtype.lanes) else cond.lanes
             hint = instead(cond, BOOL.with_lanes(lanes))
@@ -189,7 +189,7 @@ class ExprVerifier:
         return e.dtype
 
     def _ramp(self, e: Ramp) -> DType:
-        dtype = self._same(e, e.base, e.stride, "ramp")
+        dtype = self._common_dtype(e, e.base, e.stride, "ramp")
         if not dtype.is_int or dtype.lanes != 1 or e.lanes < 1:
             is_index = dtype.is_int and dtype.lanes == 1
             hint = "at least 1 lane" if is_index else index(dtype)
@@ -206,7 +206,7 @@ class ExprVerifier:
         return dtype.with_lanes(e.lanes)
 
     def _shuffle(self, e: Shuffle) -> DType:
-        dtype = self._same(e, e.a, e.b, "shuffle")
+        dtype = self._common_dtype(e, e.a, e.b, "shuffle")
         if not e.lanes or not all(0 <= i < 2 * dtype.lanes for i in e.lanes):
             hint = f"list lanes from 0 to {2 * dtype.lanes - 1}, one or more"
             raise Malformed(f"lanes {e.lanes} of two {dtype}", hint, e)

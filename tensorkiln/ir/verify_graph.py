@@ -83,7 +83,7 @@ class GraphVerifier:
         """
         self._mod = mod
         self._verified = verified
-        self._bound: set[RVar] = set()  # every variable bound so far, in scope or not
+        self._all_vars: set[RVar] = set()  # every variable bound so far, in scope or not
         self._values: set[RVar] = set()
         self._dims: set[Var] = set()
         self._strict = False  # outer function: types of bindings may only use known dimensions
@@ -117,12 +117,12 @@ class GraphVerifier:
             self._value(f.result)
 
     def _define(self, var: RVar, brings: bool = False) -> None:
-        if var in self._bound:
+        if var in self._all_vars:
             raise Malformed("bound twice", fresh("RVar", var.name))
         require_texts(var.name)
         self._type(var.type, brings or not self._strict)
         self._values.add(var)
-        self._bound.add(var)
+        self._all_vars.add(var)
 
     @contextmanager
     def _scope(self) -> Iterator[None]:

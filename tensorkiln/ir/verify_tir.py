@@ -267,11 +267,11 @@ class TirVerifier(ExprVerifier):
                 fault = fault_of_region(s)
                 if fault:
                     raise Malformed(fault, f"{TILES} tiles of {TILE_ROWS} x {TILE_ROW_BYTES} bytes")
-            with self._known(b, True):
+            with self._buffer_in_scope(b, True):
                 self.stmt(s.body)
 
     @contextmanager
-    def _known(self, b: Buffer, stored: bool) -> Iterator[None]:
+    def _buffer_in_scope(self, b: Buffer, stored: bool) -> Iterator[None]:
         if b in self._buffers:
             raise Malformed("allocated again while in scope", fresh("Buffer", b.name))
         self._buffers[b] = stored
@@ -294,7 +294,7 @@ class TirVerifier(ExprVerifier):
                 raise Malformed(f"a view as {view_memory} of {source_memory}", hint)
             self._shape(b)
             self._reach.check_view(b, source, s.indices)
-            with self._known(b, self._buffers[source]):
+            with self._buffer_in_scope(b, self._buffers[source]):
                 self.stmt(s.body)
 
     # ---- blocks ------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def _binary(
     return OpDef(name, ("a", "b"), attrs, "broadcast", infer, numpy, program)
 
 
-def _same(op: str) -> Formula:
+def _plain_formula(op: str) -> Formula:
     return lambda x, y, a: binary(op, x, y)
 
 
@@ -169,28 +169,28 @@ def _infer_where(types: Operands, a: Attrs) -> TensorType:
 
 
 _ALL = (
-    _binary("add", NUMERIC, _same("add"), _ufunc(np.add)),
-    _binary("sub", NUMERIC, _same("sub"), _ufunc(np.subtract)),
-    _binary("mul", NUMERIC, _same("mul"), _ufunc(np.multiply)),
-    _binary("div", NUMERIC, _same("div"), _np_div),
+    _binary("add", NUMERIC, _plain_formula("add"), _ufunc(np.add)),
+    _binary("sub", NUMERIC, _plain_formula("sub"), _ufunc(np.subtract)),
+    _binary("mul", NUMERIC, _plain_formula("mul"), _ufunc(np.multiply)),
+    _binary("div", NUMERIC, _plain_formula("div"), _np_div),
     _binary("mod", NUMERIC, _mod, _np_mod, check=_check_mod, fmod=choice(0, 1, default=0)),
     _binary("pow", NUMERIC, _pow, _np_pow),
     _binary("minimum", NUMERIC, extreme("min"), _ufunc(np.minimum)),
     _binary("maximum", NUMERIC, extreme("max"), _ufunc(np.maximum)),
-    _binary("equal", ANY, _same("eq"), _ufunc(np.equal), result=BOOL),
-    _binary("not_equal", ANY, _same("ne"), _ufunc(np.not_equal), result=BOOL),
-    _binary("less", NUMERIC, _same("lt"), _ufunc(np.less), result=BOOL),
-    _binary("less_equal", NUMERIC, _same("le"), _ufunc(np.less_equal), result=BOOL),
-    _binary("greater", NUMERIC, _same("gt"), _ufunc(np.greater), result=BOOL),
-    _binary("greater_equal", NUMERIC, _same("ge"), _ufunc(np.greater_equal), result=BOOL),
-    _binary("logical_and", BOOLEAN, _same("and"), _ufunc(np.logical_and)),
-    _binary("logical_or", BOOLEAN, _same("or"), _ufunc(np.logical_or)),
-    _binary("logical_xor", BOOLEAN, _same("ne"), _ufunc(np.logical_xor)),
-    _binary("bitwise_and", INTEGER, _same("bitand"), _ufunc(np.bitwise_and)),
-    _binary("bitwise_or", INTEGER, _same("bitor"), _ufunc(np.bitwise_or)),
-    _binary("bitwise_xor", INTEGER, _same("bitxor"), _ufunc(np.bitwise_xor)),
-    _binary("left_shift", INTEGER, _same("shl"), _np_shift(np.left_shift)),
-    _binary("right_shift", INTEGER, _same("shr"), _np_shift(np.right_shift)),
+    _binary("equal", ANY, _plain_formula("eq"), _ufunc(np.equal), result=BOOL),
+    _binary("not_equal", ANY, _plain_formula("ne"), _ufunc(np.not_equal), result=BOOL),
+    _binary("less", NUMERIC, _plain_formula("lt"), _ufunc(np.less), result=BOOL),
+    _binary("less_equal", NUMERIC, _plain_formula("le"), _ufunc(np.less_equal), result=BOOL),
+    _binary("greater", NUMERIC, _plain_formula("gt"), _ufunc(np.greater), result=BOOL),
+    _binary("greater_equal", NUMERIC, _plain_formula("ge"), _ufunc(np.greater_equal), result=BOOL),
+    _binary("logical_and", BOOLEAN, _plain_formula("and"), _ufunc(np.logical_and)),
+    _binary("logical_or", BOOLEAN, _plain_formula("or"), _ufunc(np.logical_or)),
+    _binary("logical_xor", BOOLEAN, _plain_formula("ne"), _ufunc(np.logical_xor)),
+    _binary("bitwise_and", INTEGER, _plain_formula("bitand"), _ufunc(np.bitwise_and)),
+    _binary("bitwise_or", INTEGER, _plain_formula("bitor"), _ufunc(np.bitwise_or)),
+    _binary("bitwise_xor", INTEGER, _plain_formula("bitxor"), _ufunc(np.bitwise_xor)),
+    _binary("left_shift", INTEGER, _plain_formula("shl"), _np_shift(np.left_shift)),
+    _binary("right_shift", INTEGER, _plain_formula("shr"), _np_shift(np.right_shift)),
     OpDef(
         "where",
         ("cond", "a", "b"),

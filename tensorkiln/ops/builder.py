@@ -23,17 +23,17 @@ class GraphBuilder:
     def __init__(self) -> None:
         self.params: list[RVar] = []
         self.bindings: list[Binding] = []
-        self._taken: dict[str, int] = {}
+        self._name_counts: dict[str, int] = {}
 
     def _fresh(self, name: str) -> str:
-        count = self._taken.get(name)
-        self._taken[name] = 0 if count is None else count + 1
+        count = self._name_counts.get(name)
+        self._name_counts[name] = 0 if count is None else count + 1
         return name if count is None else self._fresh(f"{name}_{count + 1}")
 
     def param(self, name: str, type: Type) -> RVar:
         """Append a parameter and return it; raise UserError `duplicate-name` if a parameter or a
         binding already has this name."""
-        if name in self._taken:
+        if name in self._name_counts:
             raise UserError(f"there already is a value named {name!r}", code="duplicate-name")
         var = RVar(self._fresh(name), type)
         self.params.append(var)

@@ -146,13 +146,13 @@ def _softmax(name: str) -> OpDef:
         axis = normal_axis(name, a.axis, x.type.ndim)
 
         def element(*index: Expr) -> Expr:
-            def at(v: Expr) -> Expr:
+            def element_at(v: Expr) -> Expr:
                 return x(*index[:axis], v, *index[axis + 1 :])
 
             ((r, extent),), ((s, _),) = (reduce_axes(x.type, (axis,)) for _ in range(2))
-            top = Reduce("max", ((r, extent),), at(r))
-            total = Reduce("sum", ((s, extent),), intrin("exp", at(s) - top))
-            shifted = at(index[axis]) - top
+            top = Reduce("max", ((r, extent),), element_at(r))
+            total = Reduce("sum", ((s, extent),), intrin("exp", element_at(s) - top))
+            shifted = element_at(index[axis]) - top
             return shifted - intrin("log", total) if log else intrin("exp", shifted) / total
 
         return element

@@ -174,15 +174,15 @@ def _arg(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
         axis = normal_axis(name, a.axis, x.type.ndim)
 
         def element(*index: Expr) -> Expr:
-            def at(v: Expr) -> Expr:
+            def key_at(v: Expr) -> Expr:
                 value = x(*merged_index((axis,), [v], index, a.keepdims))
                 if not value.dtype.is_float:
                     return value
                 return extreme_key(value + const(0.0, value.dtype), op)  # -0 is 0
 
             inner, outer = reduce_axes(x.type, (axis,)), reduce_axes(x.type, (axis,))
-            best = Reduce(op, inner, at(inner[0][0]))
-            key, (v, extent) = at(outer[0][0]), outer[0]
+            best = Reduce(op, inner, key_at(inner[0][0]))
+            key, (v, extent) = key_at(outer[0][0]), outer[0]
             beaten = key < best if op == "max" else key > best
             return Reduce("min", outer, select(beaten, extent, v))
 

@@ -258,12 +258,12 @@ def _count(n: int) -> list[object]:
     return [f"{n:,}", n]
 
 
-def _most(values: Iterator[float]) -> float:
+def _maximum(values: Iterator[float]) -> float:
     return max((v for v in values if not math.isnan(v)), default=0.0)
 
 
 def _passes_table(passes: Sequence[PassRow]) -> _Table:
-    maximum = _most(p.seconds for p in passes)
+    maximum = _maximum(p.seconds for p in passes)
     columns = [
         ("#", "number"),
         ("pass", "text"),
@@ -301,7 +301,7 @@ def _change(p: PassRow) -> list[object]:
 
 
 def _kernels_table(kernels: Sequence[KernelRow]) -> _Table:
-    maximum = _most(k.total for k in kernels)
+    maximum = _maximum(k.total for k in kernels)
     columns = [
         ("kernel", "kernel"),
         ("schedule", "text"),

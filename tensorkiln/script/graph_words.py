@@ -174,7 +174,7 @@ def _extent(d: Expr) -> AttrValue:
     return d if size is None else size
 
 
-def _made(node: ast.Call, op: str, args: tuple[Value, ...], **attrs: AttrValue) -> Parsed:
+def _complete_call(node: ast.Call, op: str, args: tuple[Value, ...], **attrs: AttrValue) -> Parsed:
     return ops.with_defaults(Call(op, args, Attrs.of(**attrs))), None
 
 
@@ -211,7 +211,7 @@ def _expand_dims(g: GraphState, node: ast.Call) -> Parsed:
     axes = _axes_of(g, node, count) or (0,)
     sizes = iter(_shape_of(t))
     shape = tuple(1 if i in axes else next(sizes) for i in range(count))
-    return _made(node, "reshape", (x,), shape=shape)
+    return _complete_call(node, "reshape", (x,), shape=shape)
 
 
 def _squeeze(g: GraphState, node: ast.Call) -> Parsed:
@@ -223,7 +223,7 @@ def _squeeze(g: GraphState, node: ast.Call) -> Parsed:
     wrong = next((i for i in axes if sizes[i] != 1), None)
     if wrong is not None:
         raise g.fail(node, f"axis {wrong} has extent {sizes[wrong]}, not 1")
-    return _made(
+    return _complete_call(
         node, "reshape", (x,), shape=tuple(d for i, d in enumerate(sizes) if i not in axes)
     )
 
@@ -233,7 +233,7 @@ def _flatten(g: GraphState, node: ast.Call) -> Parsed:
     total: Expr = IntImm(1)
     for d in t.shape:
         total = binary("mul", total, d)
-    return _made(node, "reshape", (x,), shape=(_extent(total),))
+    return _complete_call(node, "reshape", (x,), shape=(_extent(total),))
 
 
 def _square(g: GraphState, node: ast.Call) -> Parsed:
@@ -241,7 +241,7 @@ def _square(g: GraphState, node: ast.Call) -> Parsed:
     if not isinstance(x, RVar):
         x, value = RVar(f"lv{len(g.bindings)}", x.type), x
         g.bindings.append(Binding(x, value))
-    return _made(node, "mul", (x, x))
+    return _complete_call(node, "mul", (x, x))
 
 
 def _filled(value: int) -> Callable[[GraphState, ast.Call], Parsed]:
@@ -268,7 +268,7 @@ def _filled_like(value: int) -> Callable[[GraphState, ast.Call], Parsed]:
         _, t = _operand(g, node)
         dtype_nodes = [*node.args[1:2], *(k.value for k in node.keywords if k.arg == "dtype")]
         dtype = parse_dtype(g.scope, dtype_nodes[0]).name if dtype_nodes else t.dtype.name
-        return _made(node, "full", (), shape=_shape_of(t), value=value, dtype=dtype)
+        return _complete_call(node, "full", (), shape=_shape_of(t), value=value, dtype=dtype)
 
     return parse
 

@@ -150,11 +150,11 @@ def _up_to_names(g: GraphState) -> Callable[[Expr, Expr], bool]:
     scope_vars = {v for v in g.scope.meanings.values() if isinstance(v, Var)}
     named: dict[Var, Expr] = {}
 
-    def same(a: Expr, b: Expr) -> bool:
+    def equal_but_for_names(a: Expr, b: Expr) -> bool:
         both_new = isinstance(a, Var) and isinstance(b, Var) and not {a, b} & scope_vars
         return named.setdefault(a, b) == b if both_new else a == b  # type: ignore[arg-type]
 
-    return same
+    return equal_but_for_names
 
 
 def _on_devices(g: GraphState, result: Value, declared: Type) -> Value:

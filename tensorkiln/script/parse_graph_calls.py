@@ -238,19 +238,19 @@ def _shape(g: GraphState, node: ast.Call) -> Parsed:
     return value, value.type
 
 
-def _one(g: GraphState, node: ast.Call) -> ast.expr:
+def _single_argument(g: GraphState, node: ast.Call) -> ast.expr:
     if len(node.args) != 1 or node.keywords:
         raise g.fail(node, f"{g.scope.dialect(node.func)} takes one argument")
     return node.args[0]
 
 
 def _prim_value(g: GraphState, node: ast.Call) -> Parsed:
-    value = parse_number(g, _one(g, node))
+    value = parse_number(g, _single_argument(g, node))
     return value, value.type
 
 
 def _str(g: GraphState, node: ast.Call) -> Parsed:
-    text = parse_literal(g.scope, _one(g, node))
+    text = parse_literal(g.scope, _single_argument(g, node))
     if not isinstance(text, str):
         raise g.fail(node.args[0], "expected a string")
     value = StringValue(text)

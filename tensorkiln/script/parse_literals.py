@@ -138,13 +138,13 @@ def parse_literal(scope: NameScope, node: ast.expr) -> object:
             if text in ("inf", "-inf", "nan"):
                 return float(text)
         case ast.Name() | ast.Attribute() | ast.Subscript() | ast.Call() | ast.JoinedStr():
-            return _known(scope, node)
+            return _literal(scope, node)
         case ast.BinOp() | ast.IfExp() | ast.UnaryOp():
-            return _known(scope, node)
+            return _literal(scope, node)
     raise scope.fail(node, "expected a literal value")
 
 
-def _known(scope: NameScope, node: ast.expr) -> object:
+def _literal(scope: NameScope, node: ast.expr) -> object:
     meaning = parse_any(scope, node)
     literal = plain(unwrap(meaning)) if isinstance(meaning, Number | Python) else None
     if literal is None:

@@ -154,13 +154,13 @@ def attribute(base: object, name: str, trusted: bool) -> Value | None:
 
 def _of_buffer(buffer: Buffer, name: str) -> Value | None:
     if name in ("shape", "strides"):
-        return Python(tuple(map(_known, getattr(buffer, name))))
+        return Python(tuple(map(_plain_extent, getattr(buffer, name))))
     if name in ("name", "scope", "dtype"):
         return Python(getattr(buffer, name))
     return Number(len(buffer.shape), True) if name == "ndim" else None
 
 
-def _known(e: Expr) -> Expr | int:
+def _plain_extent(e: Expr) -> Expr | int:
     """Return a constant extent as a Python int, other extents unchanged."""
     n = int_value(e)
     return e if n is None or not isinstance(e, IntImm) else n

@@ -61,7 +61,7 @@ class TirPrinter(ExprPrinter):
                 self.lines.append(f"{pad}{name}: T.{s.var.dtype} = {value}")
                 block_names.append(s.var)
             elif isinstance(s, Alloc | MatchBuffer):
-                name, call_text = self._made(s)
+                name, call_text = self._constructor(s)
                 self.lines.append(f"{pad}{name} = {call_text}")
                 block_names.append(s.buffer)
             else:
@@ -122,7 +122,7 @@ class TirPrinter(ExprPrinter):
             self.lines.append(f"{pad}else:")
             self.block(s.orelse, pad + "    ")
 
-    def _made(self, s: Alloc | MatchBuffer) -> tuple[str, str]:
+    def _constructor(self, s: Alloc | MatchBuffer) -> tuple[str, str]:
         """The name of the new buffer, and the text of the call that makes it."""
         call = f"T.alloc_buffer({self.buffer_args(s.buffer, quoted=False)})"
         if isinstance(s, MatchBuffer):
@@ -131,7 +131,7 @@ class TirPrinter(ExprPrinter):
         return self.names.bind(s.buffer, s.buffer.name, "b"), call
 
     def _alloc(self, s: Alloc | MatchBuffer, pad: str) -> None:
-        name, call_text = self._made(s)
+        name, call_text = self._constructor(s)
         self.lines.append(f"{pad}with {call_text} as {name}:")
         self.block(s.body, pad + "    ")
         self.names.release(s.buffer)

@@ -62,7 +62,7 @@ class Conflicts:
     def __init__(self, f: PrimFunc):
         self.of = DeviceFunction(f, launch_of(f))
         self.phases, self.text = self.of.phases, self.of.text
-        self._known: dict[tuple[tuple[str, ...], tuple[str, ...]], bool] = {}
+        self._overlaps: dict[tuple[tuple[str, ...], tuple[str, ...]], bool] = {}
 
     @property
     def any_late(self) -> bool:
@@ -245,9 +245,9 @@ class Conflicts:
         dims = {d for t in texts for d in _DIM.findall(t)}
         texts += [c for c in domain if dims.issuperset(_DIM.findall(c))]
         key = (tuple(sorted(dims)), tuple(texts))
-        if key not in self._known:
-            self._known[key] = self.point(list(key[0]), texts, False)[0]
-        return self._known[key]
+        if key not in self._overlaps:
+            self._overlaps[key] = self.point(list(key[0]), texts, False)[0]
+        return self._overlaps[key]
 
     # ---- between blocks ----------------------------------------------------------------------
 

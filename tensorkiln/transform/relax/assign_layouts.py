@@ -69,7 +69,7 @@ class _Assign:
         self.now: dict[RVar, Value] = {}
         self.converted: dict[tuple[Value, Layout], RVar] = {}
         self.packed: dict[tuple[int, Layout | Packed], Constant] = {}
-        self.layouts = self._wanted()
+        self.layouts = self._layouts()
         self.stored = self._stored()
         self.halos = self._wanted_halos()
         self.counter = 0
@@ -87,7 +87,7 @@ class _Assign:
 
     # -- what kernels ask for ----------------------------------------------------------------------
 
-    def _wanted(self) -> dict[RVar, Layouts]:
+    def _layouts(self) -> dict[RVar, Layouts]:
         """The layouts that kernels ask for, by the value that they compute."""
         layouts = {}
         for b in self.f.bindings:

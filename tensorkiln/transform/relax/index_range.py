@@ -40,7 +40,7 @@ class IndexRanges:
         for condition in conditions_of(f):
             self.bounds = self.bounds.given(condition.holds)
         self.calls = {b.var: b.value for b in f.bindings if isinstance(b.value, Call)}
-        self._found: dict[RVar, Range] = {}
+        self._ranges: dict[RVar, Range] = {}
 
     def is_inside(self, indices: Value, low: ExprLike, high: ExprLike) -> bool:
         """Whether all elements are proved to lie within low..high; False also means unknown."""
@@ -55,15 +55,15 @@ class IndexRanges:
             return _of_constant(v)
         if not isinstance(v, RVar) or not isinstance(v.type, TensorType):
             return None, None
-        if v not in self._found:
+        if v not in self._ranges:
             limits = _of_type(v.type.dtype)
-            self._found[v] = limits  # of a value that depends on itself
+            self._ranges[v] = limits  # of a value that depends on itself
             call = self.calls.get(v)
             call_range = self._of_call(call, v.type) if call is not None else (None, None)
             sides = zip(call_range, limits, strict=True)
             low, high = (b if a is None else a for a, b in sides)
-            self._found[v] = low, high
-        return self._found[v]
+            self._ranges[v] = low, high
+        return self._ranges[v]
 
     def _holds(self, op: str, a: ExprLike, b: ExprLike) -> bool:
         return prove(binary(op, as_expr(a), as_expr(b)), self.bounds)

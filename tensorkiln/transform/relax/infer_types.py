@@ -163,9 +163,9 @@ class _Infer:
                 callee = self._mod.get(name)
                 if not isinstance(callee, Function):
                     return None
-                return _known(called_type(function_type(callee), [a.type for a in args]))
+                return _static_type(called_type(function_type(callee), [a.type for a in args]))
             case Call(callee=RVar(type=FuncType() as t), args=args):
-                return _known(called_type(t, [a.type for a in args], self._dims))
+                return _static_type(called_type(t, [a.type for a in args], self._dims))
             case Call():
                 return None if definition.op in IMPURE_OPS else _operator_type(definition, location)
             case TupleItem(value=value, index=index):
@@ -183,11 +183,11 @@ class _Infer:
         return definition.type
 
 
-def _known(t: Type) -> Type | None:
+def _static_type(t: Type) -> Type | None:
     """`t`, or None if some extent is known at run time only: the declared type is used then."""
     if isinstance(t, AnyTensorType | FuncType | ObjectType):
         return None
-    if isinstance(t, TupleType) and any(_known(f) is None for f in t.fields):
+    if isinstance(t, TupleType) and any(_static_type(f) is None for f in t.fields):
         return None
     return t
 

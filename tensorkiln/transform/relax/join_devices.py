@@ -87,14 +87,14 @@ class _Joined:
     def function(self) -> Function:
         f, whole = self.f, self.whole
         for p, key in zip(f.params, f.attrs.get("param_devices", ()), strict=False):
-            self.memory[p] = self._own(key)
+            self.memory[p] = self._memory_of(key)
         for b in whole.bindings:
-            memory = self._own(whole.device.get(b.var, ""))
+            memory = self._memory_of(whole.device.get(b.var, ""))
             by = {v: self._in(v, memory) for v in variables(b.value)}
             self.bindings.append(Binding(b.var, substitute_bound(b.value, by)))
             self.memory[b.var] = memory
         fields = whole.result.fields if isinstance(whole.result, Tuple) else (whole.result,)
-        lives = map(self._own, f.attrs.get("result_devices", ("",) * len(fields)))
+        lives = map(self._memory_of, f.attrs.get("result_devices", ("",) * len(fields)))
         result_fields = tuple(self._in(v, key) for v, key in zip(fields, lives, strict=True))
         result = Tuple(result_fields) if isinstance(whole.result, Tuple) else result_fields[0]
         return replace(f, bindings=tuple(self.bindings), result=result, attrs=self._attrs())
@@ -110,7 +110,7 @@ class _Joined:
         rows = {name: value for name, value in rows_by_name.items() if value}
         return Attrs.of(**{**self.f.attrs, **rows}) if rows else self.f.attrs
 
-    def _own(self, key: str) -> str:
+    def _memory_of(self, key: str) -> str:
         return key if key in self.accelerator_keys else ""
 
     def _name(self, stem: str) -> str:

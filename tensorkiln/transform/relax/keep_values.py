@@ -103,7 +103,7 @@ class _Keep:
 
     def part(self, f: Function) -> Function:
         """A part that returns what its kernels compute after its own results."""
-        bindings, added = self._kept(f, ())
+        bindings, added = self._with_copies(f, ())
         self.added[f.name] = added
         if not added:
             return f
@@ -114,7 +114,7 @@ class _Keep:
         """A function that returns what its kernels and its parts' compute, with the rows of
         `kept`."""
         results = list(_fields(f.result))
-        bindings, added = self._kept(f, results)
+        bindings, added = self._with_copies(f, results)
         if not added:
             return f
         rows = []
@@ -219,7 +219,9 @@ class _Keep:
         call = Call("call_packed", args, Attrs.of(name=KEPT_VALUES))
         return Binding(RVar("kept", ObjectType()), call)
 
-    def _kept(self, f: Function, results: Sequence[Value]) -> tuple[list[Binding], list[_Kept]]:
+    def _with_copies(
+        self, f: Function, results: Sequence[Value]
+    ) -> tuple[list[Binding], list[_Kept]]:
         """The bindings of a function with copies of what kernels compute, and the copies; a value
         that is one of `results` is its own copy."""
         bindings: list[Binding] = []

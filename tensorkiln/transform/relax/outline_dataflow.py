@@ -97,19 +97,19 @@ class _Outline:
     """Outlines one outer function; `parts` are the new functions."""
 
     def __init__(self, f: Function, mod: IRModule, names: set[str]):
-        self._f, self._mod, self._taken = f, mod, names
+        self._f, self._mod, self._names = f, mod, names
         self.parts: list[Function] = []
         self._scope: list[RVar] = []  # parameters and the results of host steps, in order
         self._by: dict[RVar, Value] = {}
         self._tuples: dict[Value, Tuple] = {}
-        self._found = False  # whether there is an operator, even one whose result is unused
+        self._has_operator = False  # whether there is an operator, even one whose result is unused
 
     def run(self) -> Function:
         """The function with calls of its parts, marked `outer`; the function itself if it is marked
         and holds no operators."""
         f = self._f
         body = self._body(Body(f.bindings, f.result), f.params)
-        if not self._found and f.attrs.get("outer", False):
+        if not self._has_operator and f.attrs.get("outer", False):
             return f
         attrs = Attrs.of(**(dict(f.attrs) | {"outer": True}))
         return replace(f, bindings=body.bindings, result=body.result, attrs=attrs)
@@ -127,7 +127,7 @@ class _Outline:
                 continue
             b = Binding(b.var, definition)
             if self._is_operator(b):
-                self._found = True
+                self._has_operator = True
                 if current is None or current.late & _needs(b):
                     current = _Run(len(places), len(self._scope))
                     runs.append(current)
@@ -239,10 +239,10 @@ class _Outline:
 
     def _name(self) -> str:
         k = len(self.parts)
-        while f"{self._f.name}_part{k}" in self._taken:
+        while f"{self._f.name}_part{k}" in self._names:
             k += 1
         name = f"{self._f.name}_part{k}"
-        self._taken.add(name)
+        self._names.add(name)
         return name
 
     def _carrier(self, dim: Var, scope_size: int, before: list[Binding]) -> RVar:

@@ -161,11 +161,11 @@ class _Pinned:
             message or f"no device {key!r}",
             code="unknown-device",
             where=f"{self.f.name}({name})",
-            hint=nearest(key, (HOST, *runs)) or _known(runs, bool(self.devices)),
+            hint=nearest(key, (HOST, *runs)) or _keys_text(runs, bool(self.devices)),
         )
 
 
-def _known(runs: list[str], has: bool) -> str:
+def _keys_text(runs: list[str], has: bool) -> str:
     return f"the target's are {listed((HOST, *runs))}" if has else 'as {"devices": [...]}'
 
 

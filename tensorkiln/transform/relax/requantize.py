@@ -110,7 +110,7 @@ def _concat(m: Match) -> Value | None:
     calls = [m.definition(x) for x in m.rest("xs")]
     conversions = [c for c in calls if c is not None and c.op == "dequantize"]
     if len(conversions) < len(calls) or not all(
-        _same(c.args[1:], conversions[0].args[1:]) for c in conversions
+        _equal_constants(c.args[1:], conversions[0].args[1:]) for c in conversions
     ):
         return None
     if any(a.array.size > 1 for a in conversions[0].args[1:] if isinstance(a, Constant)):
@@ -119,7 +119,7 @@ def _concat(m: Match) -> Value | None:
     return m.emit("dequantize", q, *conversions[0].args[1:])
 
 
-def _same(a: tuple[Value, ...], b: tuple[Value, ...]) -> bool:
+def _equal_constants(a: tuple[Value, ...], b: tuple[Value, ...]) -> bool:
     """Whether two lists of values are pairwise equal constants."""
     return all(
         isinstance(x, Constant)
@@ -134,7 +134,7 @@ def _same(a: tuple[Value, ...], b: tuple[Value, ...]) -> bool:
 def _back(m: Match) -> Value | None:
     """quantize(dequantize(q, S, Z), S, Z) -> q: rounding restores the integers."""
     inner = m.producer("y")
-    return inner.args[0] if _same(inner.args[1:], m.call.args[1:]) else None
+    return inner.args[0] if _equal_constants(inner.args[1:], m.call.args[1:]) else None
 
 
 # --- scales are combined into one ----------------------------------------------------------------
