@@ -212,12 +212,12 @@ NARROW_TYPES = _table(
     _narrow("uint2", "uint", 2, 1),
 )
 
-# What a parameter of a function may hold: also a set of addresses, which is no tensor's data.
-PARAMETER_TYPES = (
-    PROGRAM_TYPES | _table(_T("handle", "handle", 64, 3, "void *", llvm="ptr")) | NARROW_TYPES
-)
-# All, with the result of a C function that returns nothing.
-ELEMENT_TYPES = PARAMETER_TYPES | _table(_T("void", "void", 0, 3))
+# Also of no tensor: a set of addresses, and the result of a C function that returns nothing.
+_HANDLE = _table(_T("handle", "handle", 64, 3, "void *", llvm="ptr"))
+ELEMENT_TYPES = PROGRAM_TYPES | _HANDLE | NARROW_TYPES | _table(_T("void", "void", 0, 3))
+
+# What a parameter of a function may hold: what C has a type for, or arrays hold as bytes.
+PARAMETER_TYPES = {name: row for name, row in ELEMENT_TYPES.items() if row.stored.c}
 
 # DLPack's names by code; the number of bits follows.
 CODE_NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tensorkiln.base.element_types import PARAMETER_TYPES
+from tensorkiln.base.element_types import ELEMENT_TYPES
 from tensorkiln.base.errors import UserError
 from tensorkiln.target.fields import Fields, canonical_text
 from tensorkiln.target.isa import ISAS, Isa
@@ -311,9 +311,9 @@ class Target:
         """Return how many elements of `dtype` (`"float32"`, `"int8"`, ...) fit one vector register,
         at least 1, and 1 if there are no vectors, or the kind is not a CPU's. ValueError for a
         dtype of unknown size."""
-        if dtype not in PARAMETER_TYPES:
+        bits = ELEMENT_TYPES[dtype].bits if dtype in ELEMENT_TYPES else 0
+        if not bits:
             raise ValueError(f"no size known for dtype {dtype!r}")
-        bits = PARAMETER_TYPES[dtype].bits
         if self.arch not in ISAS or not self._isa.has_vectors(self.features):
             return 1
         return max(1, self.vector_bytes * 8 // bits)

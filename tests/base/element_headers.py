@@ -78,13 +78,10 @@ def _rust_arms() -> str:
 
 def _rust_elements() -> str:
     """The types of programs, one line for each of DLPack's codes."""
-    codes = dict.fromkeys(row.code for row in PROGRAM_TYPES.values())
+    rows = [row for row in _TENSORS if row.name in PROGRAM_TYPES]
+    codes = dict.fromkeys(row.code for row in rows)
     lines = (
-        " ".join(
-            f"{_rust_name(row)}: {row.code}, {row.bits};"
-            for row in PROGRAM_TYPES.values()
-            if row.code == code
-        )
+        " ".join(f"{_rust_name(row)}: {row.code}, {row.bits};" for row in rows if row.code == code)
         for code in codes
     )
     return "".join(f"    {line}\n" for line in lines)
