@@ -95,7 +95,7 @@ class Dialect:
         """What ends a literal of a type: `u` for what is an unsigned integer of 32 bits here."""
         if dtype.is_float:
             return "f" if dtype.element == FLOAT32 else ""
-        return "u" if self.scalar(dtype) == self.scalar(UINT32) else ""
+        return "u" if self.scalars.get(dtype.name) == self.scalar(UINT32) else ""
 
     def integer(self, value: int, dtype: DType) -> Code:
         """A literal of an integer type."""
