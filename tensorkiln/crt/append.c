@@ -4,6 +4,7 @@
  * that are used: to the stack that has all of them, rows are added in place, and the new stack is
  * another view of the block; older ones keep their rows. Any other stack is copied to a new block of
  * twice its rows. So a loop that stacks its results moves each row a constant number of times. */
+#include "os.h"
 #include "outer.h"
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,7 @@ static char *data_of(rows_block *block)
 static void leave_block(rows_block *block)
 {
     if (__atomic_sub_fetch(&block->owners, 1, __ATOMIC_ACQ_REL) == 0)
-        free(block);
+        kiln_os_deleter()(block);
 }
 
 static void delete_view(void *self)
@@ -63,17 +64,16 @@ static rows_block *new_block(const kiln_tensor *stack, int64_t more, int64_t row
 {
     const int64_t count = stack->shape[0], few = row_bytes == 0 ? 1 : LEAST_BYTES / row_bytes;
     int64_t used, room, bytes;
-    void *made = NULL;
+    rows_block *block = NULL;
     if (__builtin_add_overflow(count, more, &used) ||
         __builtin_add_overflow(used, count > few ? count : few, &room) ||
         __builtin_mul_overflow(room, row_bytes, &bytes) ||
         __builtin_add_overflow(bytes, (int64_t)DATA_ALIGN, &bytes) ||
-        posix_memalign(&made, DATA_ALIGN, (size_t)bytes) != 0) {
+        (block = kiln_os_allocate((size_t)bytes, DATA_ALIGN)) == NULL) {
         kiln_fail(KILN_ERROR_MEMORY, "out of memory for a stack of %lld rows and %lld more",
                   (long long)count, (long long)more);
         return NULL;
     }
-    rows_block *const block = made;
     *block = (rows_block){1, used, room};
     if (count * row_bytes != 0)
         memcpy(data_of(block), kiln_data(stack), (size_t)(count * row_bytes));

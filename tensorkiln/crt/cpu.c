@@ -1,6 +1,7 @@
 /* Which processor features can be used. The library lists those that its kernels need; without this
  * check, a missing one would end the process with SIGILL. */
 #include "crt.h"
+#include "os.h"
 #include <string.h>
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -26,20 +27,6 @@ typedef struct feature {
     __asm__ volatile("cpuid" : "=a"((r)[0]), "=b"((r)[1]), "=c"((r)[2]), "=d"((r)[3])             \
                      : "a"((uint32_t)(leaf)), "c"((uint32_t)(sub)))
 #define XGETBV(low, high) __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0))
-#endif
-
-/* Ask the system to let this process, and what it forks, use tiles: true if it may. Linux does not
- * save their 8 KiB for others, and ends a process that uses them without asking. It refuses where a
- * thread has an alternate stack for signals that would be too small to save them on. */
-#ifndef PERMIT_TILES
-#if defined(__linux__) && defined(__x86_64__)
-#include <sys/syscall.h>
-#include <unistd.h>
-enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
-#define PERMIT_TILES() (syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0)
-#else
-#define PERMIT_TILES() 0
-#endif
 #endif
 
 /* Read leaf 7 and the leaves whose presence it reports. */
@@ -112,13 +99,11 @@ int kiln_has_feature(const char *name)
         if (strcmp(features[i].name, name) == 0)
             return (register_of_cpu(features[i].where) >> features[i].bit & 1) != 0 &&
                    (register_of_cpu(REGISTERS) & features[i].state) == features[i].state &&
-                   (features[i].state != TILE || PERMIT_TILES());
+                   (features[i].state != TILE || kiln_os_permit_tiles());
     return -1;
 }
-#elif defined(__aarch64__) && defined(__linux__)
-#include <sys/auxv.h>
-
-enum { HWCAP = AT_HWCAP, HWCAP2 = AT_HWCAP2 };
+#elif defined(__aarch64__)
+enum { HWCAP, HWCAP2 }; /* words of kiln_os_feature_word() */
 
 typedef struct feature {
     const char *name; /* LLVM's */
@@ -129,9 +114,11 @@ typedef struct feature {
 
 int kiln_has_feature(const char *name)
 {
+    uint64_t word;
     for (size_t i = 0; i < sizeof features / sizeof *features; i++)
         if (strcmp(features[i].name, name) == 0)
-            return getauxval(features[i].where) >> features[i].bit & 1;
+            return kiln_os_feature_word(features[i].where, &word) ? (int)(word >> features[i].bit & 1)
+                                                                  : -1;
     return -1;
 }
 #else

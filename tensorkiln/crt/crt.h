@@ -17,16 +17,14 @@
  *     threads          parallel.c pool.c share.c worker.c threads.c
  *     memory           storage.c workspace.c
  *     values           value.c tensor.c strided.c foreign.c object.c
- *     below all        lock.c wait.c error.c mem.c
+ *     below all        lock.c error.c
+ *     the system       os_posix.c (os.h) mem.c
  *
  * A function that returns int returns KILN_OK, or a code of kiln.h after kiln_fail(), unless its
  * comment says otherwise. */
 #ifndef KILN_CRT_H
 #define KILN_CRT_H
 
-#if !defined(_GNU_SOURCE)
-#define _GNU_SOURCE /* affinity, dladdr, futex: before the first system header */
-#endif
 #include "kiln.h"
 #include "float_state.h"
 #include "indices.h"
@@ -426,12 +424,6 @@ void kiln_give_lock(kiln_lock *lock);
 int kiln_try_lock(kiln_lock *lock); /* 1: taken */
 /* In a child of fork(): release all locks, but the one that this thread holds (NULL: none). */
 void kiln_open_locks(const kiln_lock *but);
-
-/* ---- wait.c: sleep --------------------------------------------------------------------------- */
-/* Sleep while *word == value; may wake up spuriously. */
-void kiln_wait(uint32_t *word, uint32_t value);
-/* Wake all threads that sleep on word. */
-void kiln_wake(uint32_t *word);
 
 /* ---- error.c: the last failure of each thread, and its words --------------------------------- */
 /* Return KILN_ERROR_NULL from an exported function if its argument `p` is NULL. */

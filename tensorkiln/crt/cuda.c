@@ -1,6 +1,6 @@
 /* CUDA: the driver, which is opened when it is first used, its devices and their memory. */
 #include "cuda_api.h"
-#include <dlfcn.h>
+#include "os.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -158,7 +158,7 @@ static int open_cuda(void)
         code = find_cuda_functions(library);
     is_open = code == KILN_OK;
     if (library != NULL && !is_open)
-        dlclose(library);
+        kiln_os_close_library(library);
     return code;
 }
 

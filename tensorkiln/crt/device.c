@@ -2,11 +2,10 @@
  * when it is first needed, and kept until the library is unloaded. Also the addresses that stand
  * for memory without any. */
 #include "device.h"
+#include "os.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 kiln_devices kiln_default_devices;
 
@@ -226,7 +225,7 @@ void kiln_close_devices(void)
 /* A page more than the memory has, so that the address behind its last byte is of nothing else. */
 int kiln_reserve_addresses(kiln_device_memory *memory)
 {
-    const int64_t page = sysconf(_SC_PAGESIZE);
+    const int64_t page = kiln_os_page_size();
     if (memory->bytes > KILN_MOST_BYTES)
         return kiln_fail(KILN_ERROR_MEMORY, "memory of %lld bytes on a device is more than any "
                          "address space", (long long)memory->bytes);
@@ -234,9 +233,8 @@ int kiln_reserve_addresses(kiln_device_memory *memory)
     if (memory->reserved >= wanted)
         return KILN_OK;
     kiln_give_addresses(memory);
-    void *const place = mmap(NULL, (size_t)wanted, PROT_NONE,
-                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (place == MAP_FAILED)
+    void *const place = kiln_os_reserve((size_t)wanted);
+    if (place == NULL)
         return kiln_fail(KILN_ERROR_MEMORY, "out of memory: could not reserve %lld addresses for "
                          "memory of a device", (long long)wanted);
     memory->address = place;
@@ -247,7 +245,7 @@ int kiln_reserve_addresses(kiln_device_memory *memory)
 void kiln_give_addresses(kiln_device_memory *memory)
 {
     if (memory->reserved != 0)
-        munmap(memory->address, (size_t)memory->reserved);
+        kiln_os_unmap(memory->address, (size_t)memory->reserved);
     memory->address = NULL;
     memory->reserved = 0;
 }

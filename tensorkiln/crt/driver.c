@@ -1,12 +1,12 @@
 /* What kinds of devices have in common: opening a driver, limits, and the words of their errors. */
 #include "device.h"
-#include <dlfcn.h>
+#include "os.h"
 #include <string.h>
 
 int kiln_open_driver(const char *library, const char *api, const char *hint, void **handle)
 {
     /* It stays open: drivers have threads, which must not lose their code. */
-    *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    *handle = kiln_os_open_library(library);
     if (*handle != NULL)
         return KILN_OK;
     return kiln_fail(KILN_ERROR_DRIVER, "library %s runs on %s, and %s cannot be opened; %s",
@@ -15,7 +15,7 @@ int kiln_open_driver(const char *library, const char *api, const char *hint, voi
 
 int kiln_has_function(void *library, const char *name, void *place)
 {
-    void *const found = dlsym(library, name);
+    void *const found = kiln_os_symbol(library, name);
     memcpy(place, &found, sizeof found);
     return found != NULL;
 }

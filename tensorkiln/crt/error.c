@@ -1,7 +1,7 @@
 /* The last failure of each thread, as one sentence, the words in it for types and shapes, and the
  * failure of its current kernel run. */
 #include "crt.h"
-#include <pthread.h>
+#include "os.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@
 
 enum { NO_KEY, MAKING, MADE, REFUSED };
 static __thread kiln_thread variables;
-static pthread_key_t key;
+static uintptr_t key; /* atomic: calls go on after exit() has deleted it, and make another one */
 static int key_state;
 
 static int has_key(void)
@@ -30,7 +30,9 @@ static int has_key(void)
     if (!__atomic_compare_exchange_n(&key_state, &expected, MAKING, 0, __ATOMIC_ACQUIRE,
                                      __ATOMIC_RELAXED))
         return 0;
-    const int state = pthread_key_create(&key, NULL) == 0 ? MADE : REFUSED;
+    uintptr_t new_key = 0;
+    const int state = kiln_os_new_key(&new_key) ? MADE : REFUSED;
+    __atomic_store_n(&key, new_key, __ATOMIC_RELAXED);
     __atomic_store_n(&key_state, state, __ATOMIC_RELEASE);
     return state == MADE;
 }
@@ -51,7 +53,7 @@ __attribute__((noinline)) static kiln_thread *first_use(void)
     free(room);
     kiln_thread *const thread = variables_address();
     if (keyed)
-        pthread_setspecific(key, thread);
+        kiln_os_set_value(__atomic_load_n(&key, __ATOMIC_RELAXED), thread);
     return thread;
 }
 
@@ -59,14 +61,14 @@ kiln_thread *kiln_this_thread(void)
 {
     kiln_thread *thread = NULL;
     if (__atomic_load_n(&key_state, __ATOMIC_ACQUIRE) == MADE)
-        thread = pthread_getspecific(key);
+        thread = kiln_os_value(__atomic_load_n(&key, __ATOMIC_RELAXED));
     return thread != NULL ? thread : first_use();
 }
 
 void kiln_forget_threads(void)
 {
     if (__atomic_load_n(&key_state, __ATOMIC_ACQUIRE) == MADE)
-        pthread_key_delete(key);
+        kiln_os_delete_key(__atomic_load_n(&key, __ATOMIC_RELAXED));
     __atomic_store_n(&key_state, NO_KEY, __ATOMIC_RELEASE);
 }
 

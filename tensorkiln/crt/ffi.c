@@ -4,21 +4,21 @@
  * before tvm-ffi is; a weak reference would then stay null. A dlsym() in a process with many
  * libraries takes as long as a small call, so the function that every call needs
  * (find_from_dlpack()) is cached once it is found. tvm-ffi is never unloaded. */
+#include "os.h"
 #include "outer.h"
-#include <stdlib.h>
 
 typedef int (*from_dlpack_fn)(kiln_managed_tensor *, int32_t, int32_t, void **);
 typedef int (*function_call_fn)(void *, kiln_value *, int32_t, kiln_value *);
 
 /* Allocate a tensor for output p as one heap block: the struct, its shape, then the data at a
- * 64-byte boundary. Its deleter is free() of the C library, so the tensor may outlive this
- * library. */
+ * 64-byte boundary. Its deleter is a function of the C library, so the tensor may outlive
+ * this library. */
 static kiln_managed_tensor *new_tensor(const kiln_binding *b, int p)
 {
     const kiln_param *param = &b->function->params[p];
     const size_t head = (sizeof(kiln_managed_tensor) + param->ndim * sizeof(int64_t) + 63) & ~(size_t)63;
-    void *block = NULL;
-    if (posix_memalign(&block, 64, head + (size_t)b->bytes[p]) != 0) {
+    void *const block = kiln_os_allocate(head + (size_t)b->bytes[p], 64);
+    if (block == NULL) {
         kiln_fail(KILN_ERROR_MEMORY, "%s: out of memory for output '%s'", b->function->name,
                   param->name);
         return NULL;
@@ -27,7 +27,7 @@ static kiln_managed_tensor *new_tensor(const kiln_binding *b, int p)
     managed->tensor = (kiln_tensor){(char *)block + head, 1, 0, param->ndim, param->dtype,
                                     (int64_t *)(managed + 1), NULL, 0};
     managed->context = NULL;
-    managed->deleter = free;
+    managed->deleter = kiln_os_deleter();
     for (int d = 0; d < param->ndim; d++)
         managed->tensor.shape[d] = kiln_param_dim(b, p, d);
     return managed;
@@ -105,7 +105,7 @@ static int return_new(kiln_binding *b, kiln_value *result)
         }
     }
     for (int i = taken; i < outputs; i++)
-        free(made[i]);
+        kiln_os_deleter()(made[i]);
     return code == KILN_OK ? pack_result(objects, outputs, result) : code;
 }
 

@@ -1,6 +1,6 @@
 /* Errors and functions of tvm-ffi, if the process has loaded it. */
 #include "outer.h"
-#include <dlfcn.h>
+#include "os.h"
 
 typedef struct error_object { /* the first fields of tvm-ffi's error object */
     kiln_object head;
@@ -13,14 +13,14 @@ typedef void (*move_error_fn)(void **);
 typedef void (*put_error_fn)(void *);
 typedef int (*find_global_fn)(const kiln_bytes *, void **);
 
-/* C99 has no conversion from dlsym()'s object pointer to a function pointer, hence the union. */
+/* C99 has no conversion from an object pointer to a function pointer, hence the union. */
 kiln_any_function kiln_host_symbol(const char *name)
 {
     union {
         void *object;
         kiln_any_function function;
     } found;
-    found.object = dlsym(RTLD_DEFAULT, name);
+    found.object = kiln_os_symbol(NULL, name);
     return found.function;
 }
 

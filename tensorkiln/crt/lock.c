@@ -9,6 +9,7 @@
  * hold them may be waiting for the thread that forks. It could not either: glibc from 2.36 on runs
  * handlers in the parent while another thread may dlclose() the library that they are in. */
 #include "crt.h"
+#include "os.h"
 
 kiln_lock kiln_idle_lock, kiln_names_lock, kiln_sets_lock, kiln_modules_lock, kiln_weights_lock,
     kiln_pool_lock;
@@ -35,13 +36,13 @@ void kiln_take_lock(kiln_lock *lock)
     if (kiln_try_lock(lock))
         return;
     while (__atomic_exchange_n(lock, 2, __ATOMIC_ACQUIRE) != 0)
-        kiln_wait(lock, 2);
+        kiln_os_wait(lock, 2);
 }
 
 void kiln_give_lock(kiln_lock *lock)
 {
     if (__atomic_exchange_n(lock, 0, __ATOMIC_RELEASE) == 2)
-        kiln_wake(lock);
+        kiln_os_wake(lock);
 }
 
 void kiln_open_locks(const kiln_lock *but)

@@ -10,7 +10,7 @@ typedef struct suppression {
     int has_score, center;
 } suppression;
 
-enum { FLOAT = 4, BOX = 4 * FLOAT }; /* sizes in bytes */
+enum { FLOAT_BYTES = 4, BOX_BYTES = 4 * FLOAT_BYTES };
 
 typedef struct candidate {
     int64_t box;
@@ -23,7 +23,7 @@ static void corners(const char *at, int center, float *low, float *high)
 {
     float box[4];
     for (int k = 0; k < 4; k++)
-        box[k] = kiln_load_f32(at + FLOAT * k);
+        box[k] = kiln_load_f32(at + FLOAT_BYTES * k);
     for (int d = 0; d < 2; d++) {
         const float a = center ? box[d] - box[2 + d] / 2 : box[d];
         const float b = center ? box[d] + box[2 + d] / 2 : box[2 + d];
@@ -78,7 +78,7 @@ static int64_t select_boxes(const suppression *s, const char *boxes, const char 
 {
     int64_t found = 0, selected = 0;
     for (int64_t i = 0; i < count; i++) {
-        const float score = kiln_load_f32(scores + FLOAT * i);
+        const float score = kiln_load_f32(scores + FLOAT_BYTES * i);
         if (!s->has_score || score > s->score)
             sorted[found++] = (candidate){i, score};
     }
@@ -86,7 +86,7 @@ static int64_t select_boxes(const suppression *s, const char *boxes, const char 
     for (int64_t i = 0; i < found && selected < s->limit; i++) {
         int free_of_overlap = 1;
         for (int64_t k = 0; k < selected && free_of_overlap; k++)
-            free_of_overlap = overlap_of(boxes + BOX * sorted[i].box, boxes + BOX * kept[k],
+            free_of_overlap = overlap_of(boxes + BOX_BYTES * sorted[i].box, boxes + BOX_BYTES * kept[k],
                                          s->center) <= s->overlap;
         if (free_of_overlap)
             kept[selected++] = sorted[i].box;
@@ -119,8 +119,8 @@ static int suppress(const suppression *s, const kiln_tensor *boxes, const kiln_t
     int code = sorted != NULL && rows != NULL && kept != NULL ? KILN_OK : KILN_ERROR_MEMORY;
     for (int64_t b = 0; code == KILN_OK && b < batches; b++)
         for (int64_t c = 0; c < classes; c++) {
-            const int64_t n = select_boxes(s, s->boxes + BOX * b * count,
-                                           score + FLOAT * (b * classes + c) * count, count,
+            const int64_t n = select_boxes(s, s->boxes + BOX_BYTES * b * count,
+                                           score + FLOAT_BYTES * (b * classes + c) * count, count,
                                            sorted, kept);
             for (int64_t i = 0; i < n; i++, total++) {
                 rows[3 * total] = b;

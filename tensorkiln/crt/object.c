@@ -1,6 +1,6 @@
 /* Reference-counted objects in the layouts of tvm-ffi, which is not needed. */
+#include "os.h"
 #include "outer.h"
-#include <stdlib.h>
 
 #define STRONG_ONE ((uint64_t)1)
 #define WEAK_ONE ((uint64_t)1 << 32)
@@ -12,13 +12,12 @@ static int64_t live_objects;
 
 void *kiln_new_object(size_t bytes, int32_t kind, void (*release)(void *self, int what))
 {
-    void *block = NULL;
-    if (bytes > (size_t)PTRDIFF_MAX || posix_memalign(&block, 64, bytes) != 0) {
+    kiln_object *const object = bytes > (size_t)PTRDIFF_MAX ? NULL : kiln_os_allocate(bytes, 64);
+    if (object == NULL) {
         kiln_fail(KILN_ERROR_MEMORY, "out of memory: could not get %lld bytes for a value",
                   (long long)bytes);
         return NULL;
     }
-    kiln_object *object = block;
     *object = (kiln_object){LAST_OF_BOTH, kind, 0, release};
     __atomic_fetch_add(&live_objects, 1, __ATOMIC_RELAXED);
     return object;
@@ -27,7 +26,7 @@ void *kiln_new_object(size_t bytes, int32_t kind, void (*release)(void *self, in
 void kiln_free_object(void *object)
 {
     __atomic_fetch_sub(&live_objects, 1, __ATOMIC_RELAXED);
-    free(object);
+    kiln_os_deleter()(object);
 }
 
 void kiln_release_plain(void *self, int what)

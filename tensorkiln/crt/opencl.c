@@ -1,6 +1,6 @@
 /* OpenCL: the driver, which is opened when it is first used, and its devices. */
 #include "opencl_api.h"
-#include <dlfcn.h>
+#include "os.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,7 +80,7 @@ static int open_library(void)
     if (code == KILN_OK)
         is_open = 1;
     else
-        dlclose(library);
+        kiln_os_close_library(library);
     return code;
 }
 

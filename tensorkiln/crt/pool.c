@@ -9,7 +9,6 @@
  * A worker that is asleep or descheduled claims nothing and delays no other one. Counters are never
  * reset, which avoids ABA problems for readers that are late. */
 #include "pool.h"
-#include <signal.h>
 
 #define CHUNKS_PER_THREAD 8
 
@@ -22,30 +21,26 @@ static int start_worker(kiln_pool *pool, uint32_t number)
     worker->seen = 0; /* below every ticket, so that a job published before it runs is new to it */
     ADD(kiln_this_home.residents, 1);
     STORE(worker->exists, 1);
-    if (pthread_create(&worker->thread, NULL, kiln_this_home.entry, worker) == 0)
+    if (kiln_os_start_thread(&worker->thread, kiln_this_home.entry, worker))
         return 1;
     STORE(worker->exists, 0);
     SUB(kiln_this_home.residents, 1);
     return 0;
 }
 
-/* Start workers until there are `count`, or fewer if pthread_create() fails. Only the thread that
- * has set pool->busy calls this. Workers inherit what this thread has: all signals blocked, so that
- * the host's threads handle them, and the usual floating-point state, whatever the caller's is. */
+/* Start workers until there are `count`, or fewer if the system starts no more. Only the thread that
+ * has set pool->busy calls this. Workers inherit the floating-point state of this thread: the usual
+ * one, whatever the caller's is. */
 static void start_workers(kiln_pool *pool, uint32_t count)
 {
     const uint32_t joined = LOAD(pool->joined);
     uint32_t ready = 0;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
     const kiln_float_state state = kiln_get_float_state();
     kiln_set_float_state(KILN_FLOAT_USUAL);
     while (ready < MAX_WORKERS && (LOAD(pool->worker[ready + 1].exists) ||
                                    (ready < count && start_worker(pool, ready + 1))))
         ready++;
     kiln_set_float_state(state);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     pool->ready = ready;
     pool->known_joined = joined; /* as read above: a worker that has left since is replaced next time */
 }
@@ -78,7 +73,7 @@ static void await_workers(kiln_pool *pool)
             continue;
         STORE(pool->caller_sleeps, 1);
         if (LOAD(pool->arrived) == value)
-            kiln_wait(&pool->arrived, value);
+            kiln_os_wait(&pool->arrived, value);
         STORE(pool->caller_sleeps, 0);
     }
 }
@@ -103,7 +98,7 @@ void kiln_pool_for(kiln_body body, void *closure, int64_t n, int threads)
     uint32_t chunks = count * CHUNKS_PER_THREAD;
     if (n < chunks)
         chunks = (uint32_t)n;
-    const kiln_job job = {&kiln_this_home, pthread_self(), body, closure, n, chunks, count};
+    const kiln_job job = {&kiln_this_home, kiln_os_this_thread(), body, closure, n, chunks, count};
     const uint32_t ticket = publish(pool, &job);
     uint32_t mine = 0;
     int32_t chunk;

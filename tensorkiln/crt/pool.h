@@ -17,15 +17,10 @@
 #define KILN_POOL_H
 
 #include "crt.h"
-#include <pthread.h>
+#include "os.h"
 
 #define POOL_PROTOCOL 1 /* increase it with any change to these structs or to their use */
 #define MAX_WORKERS 1023
-
-/* Where libraries can find each other's pool (share.c), and workers can move (worker.c). */
-#if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))
-#define CAN_SHARE 1
-#endif
 
 #define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
 #define STORE(x, v) __atomic_store_n(&(x), (v), __ATOMIC_SEQ_CST)
@@ -46,7 +41,7 @@ typedef struct kiln_worker {
     struct kiln_pool *pool;
     kiln_home *left;          /* while it moves: the old home, which still counts it a resident */
     struct kiln_worker *next; /* in home->ended */
-    pthread_t thread;
+    uintptr_t thread;
     uint32_t number; /* from 1 */
     uint32_t seen;   /* ticket of the last job that it examined */
     int32_t chunk;   /* while it moves: the chunk that it has claimed */
@@ -55,7 +50,7 @@ typedef struct kiln_worker {
 
 typedef struct kiln_job {
     kiln_home *home; /* the library of the loop body; NULL: no job is running */
-    pthread_t caller;
+    uintptr_t caller;
     kiln_body body;
     void *closure;
     int64_t n;

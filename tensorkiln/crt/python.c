@@ -6,7 +6,7 @@
  * export that fails, wrong counts or names of arguments, lists of outputs) is passed unchanged to
  * the Python implementation, so that error messages are in one place. */
 #include "crt.h"
-#include <pthread.h>
+#include "os.h"
 
 /* One result is allocated with make(shape, dtype). `shape` is NULL if it depends on the inputs;
  * results of at least kiln_python.large bytes are then allocated with make_large. */
@@ -29,7 +29,7 @@ typedef struct kiln_python_target {
 typedef struct call {
     const kiln_python_target *target;
     struct call *next; /* in the list of running calls */
-    pthread_t thread;
+    uintptr_t thread;
     int n_tensors, n_made;
     kiln_value tensor[KILN_MAX_PARAMS];
     py_object *capsule[KILN_MAX_PARAMS];
@@ -234,10 +234,10 @@ static py_object *finish(call *c, py_object *out)
 
 KILN_API int kiln_python_calls(int library, int here)
 {
-    const pthread_t thread = pthread_self();
+    const uintptr_t thread = kiln_os_this_thread();
     int count = 0;
     for (const call *c = calls; c != NULL; c = c->next)
-        count += c->target->library == library && (!here || pthread_equal(c->thread, thread));
+        count += c->target->library == library && (!here || c->thread == thread);
     return count;
 }
 
@@ -245,7 +245,7 @@ void kiln_forget_calls(void)
 {
     call **at = &calls;
     while (*at != NULL)
-        if (pthread_equal((*at)->thread, pthread_self()))
+        if ((*at)->thread == kiln_os_this_thread())
             at = &(*at)->next;
         else
             *at = (*at)->next;
@@ -273,7 +273,7 @@ KILN_API py_object *kiln_python_call(py_object *self, py_object *const *args, pt
     if (c.target == NULL)
         return NULL;
     c.n_tensors = c.n_made = 0;
-    c.thread = pthread_self();
+    c.thread = kiln_os_this_thread();
     c.next = calls;
     calls = &c;
     int state = UNUSUAL;

@@ -3,11 +3,11 @@
 #include "crt.h"
 #include <stdio.h>
 
-enum { INT = 0, UINT = 1, REAL = 2, BFLOAT = 4, BOOL = 6 };
+enum { INT_CODE = 0, UINT_CODE = 1, FLOAT_CODE = 2, BFLOAT_CODE = 4, BOOL_CODE = 6 };
 
 static int is_real(kiln_dtype dtype)
 {
-    return dtype.code == REAL || dtype.code == BFLOAT;
+    return dtype.code == FLOAT_CODE || dtype.code == BFLOAT_CODE;
 }
 
 /* The bits of the nearest float16, ties to even; infinity from 65520 on. */
@@ -54,7 +54,7 @@ static int put_real(kiln_dtype dtype, double value, kiln_scalar *scalar)
         const float narrow = (float)value;
         return dtype.bits == 64 || !finite || narrow - narrow == 0;
     }
-    const int half = dtype.code == REAL;
+    const int half = dtype.code == FLOAT_CODE;
     scalar->integer = half ? half_bits(value) : bfloat_bits(value);
     const int64_t infinite = half ? 0x7c00 : 0x7f80;
     return !finite || (scalar->integer & 0x7fff) != infinite;
@@ -65,9 +65,9 @@ static int put_real(kiln_dtype dtype, double value, kiln_scalar *scalar)
 static int put_integer(kiln_dtype dtype, int64_t integer, int high, kiln_scalar *scalar)
 {
     scalar->integer = integer;
-    if (dtype.code == BOOL)
+    if (dtype.code == BOOL_CODE)
         return !high && (integer == 0 || integer == 1);
-    if (dtype.code == UINT)
+    if (dtype.code == UINT_CODE)
         return dtype.bits == 64 ? high || integer >= 0
                                 : !high && integer >= 0 && integer >> dtype.bits == 0;
     const uint64_t from_lowest = (uint64_t)integer + ((uint64_t)1 << (dtype.bits - 1));
@@ -97,9 +97,9 @@ static int out_of_range(const char *function, const char *what, kiln_dtype dtype
                         const kiln_value *value)
 {
     char expected[80], name[24], received[48];
-    const int bits = dtype.bits, is_signed = dtype.code == INT;
+    const int bits = dtype.bits, is_signed = dtype.code == INT_CODE;
     kiln_dtype_text(name, sizeof name, dtype);
-    if (dtype.code == BOOL)
+    if (dtype.code == BOOL_CODE)
         snprintf(expected, sizeof expected, "0 or 1 (%s)", name);
     else if (is_real(dtype))
         snprintf(expected, sizeof expected, "a number in the range of %s", name);
@@ -152,7 +152,7 @@ int kiln_fit_plain(const char *function, const kiln_param *param, kiln_scalar *s
     if (is_real(param->dtype)) {
         value.kind = KILN_FLOAT;
         value.as.real = scalar->real;
-    } else if (param->dtype.code == UINT && param->dtype.bits == 64) {
+    } else if (param->dtype.code == UINT_CODE && param->dtype.bits == 64) {
         value.kind = KILN_UINT;
     }
     return kiln_fit_scalar(function, param, &value, scalar);

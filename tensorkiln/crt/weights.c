@@ -1,14 +1,9 @@
 /* Maps weights from a file beside the library to the address where its code expects them; verifies
  * all weights against their hash if KILN_VERIFY_WEIGHTS is set. */
 #include "loader.h"
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
+#include "os.h"
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #define SUFFIX ".safetensors"
 #define WEIGHTS_HEAD "{\"__metadata__\":{\"sha256\":\"" /* HEAD in artifact/weights_file.py */
@@ -24,7 +19,7 @@ typedef struct weights_place {
 } weights_place;
 
 static int is_there; /* the weights beside the library are mapped */
-static char beside[PATH_MAX + sizeof SUFFIX]; /* path of the file; empty if unknown */
+static char beside[KILN_OS_PATH]; /* path of the file; empty if unknown */
 
 /* Determine the path of the weights file, net.safetensors for net.so, while the library is loaded:
  * later the process may have changed its working directory. Symbolic links are resolved, because
@@ -32,14 +27,8 @@ static char beside[PATH_MAX + sizeof SUFFIX]; /* path of the file; empty if unkn
 __attribute__((constructor)) static void find_file(void)
 {
     const weights_place *place = (const weights_place *)(const void *)kiln_this_library.weights;
-    Dl_info here;
-    if (place == NULL || !place->is_beside ||
-        dladdr((const void *)&kiln_this_library, &here) == 0 || here.dli_fname == NULL ||
-        realpath(here.dli_fname, beside) == NULL)
-        return;
-    char *const dot = (strrchr)(beside, '.');
-    const int has_suffix = dot != NULL && (strchr)(dot, '/') == NULL;
-    memcpy(has_suffix ? dot : beside + strlen(beside), SUFFIX, sizeof SUFFIX);
+    if (place != NULL && place->is_beside)
+        kiln_os_path_beside(&kiln_this_library, SUFFIX, beside);
 }
 
 static int is_hash(const char *text, const unsigned char *hash)
@@ -56,17 +45,17 @@ static uint64_t data_start(int file, const char *name, const weights_place *plac
 {
     char head[BEFORE_HASH + 64] = {0};
     uint64_t start = 8;
-    const ssize_t got = lseek(file, 0, SEEK_SET) == 0 ? read(file, head, sizeof head) : -1;
+    const int64_t count = kiln_os_read_head(file, head, sizeof head);
     for (int i = 0; i < 8; i++)
         start += (uint64_t)(unsigned char)head[i] << 8 * i;
-    if (got != (ssize_t)sizeof head ||
+    if (count != (int64_t)sizeof head ||
         memcmp(head + 8, WEIGHTS_HEAD, sizeof WEIGHTS_HEAD - 1) != 0)
         kiln_fail(KILN_ERROR_WEIGHTS, "%s is not an exported file of weights", name);
     else if (!is_hash(head + BEFORE_HASH, place->sha256))
         kiln_fail(KILN_ERROR_WEIGHTS, "the weights in %s are not those that library %s was exported "
                   "with", name, kiln_this_library.name);
-    else if (start % (uint64_t)sysconf(_SC_PAGESIZE) != 0 ||
-             lseek(file, 0, SEEK_END) - kiln_this_library.weights_bytes != (int64_t)start)
+    else if (start % (uint64_t)kiln_os_page_size() != 0 ||
+             kiln_os_file_bytes(file) - kiln_this_library.weights_bytes != (int64_t)start)
         kiln_fail(KILN_ERROR_WEIGHTS, "%s is cut off, or was changed", name);
     else
         return start;
@@ -77,9 +66,9 @@ static int map_file(const weights_place *place, int file, const char *name)
 {
     const uint64_t start = data_start(file, name, place);
     int code = start == 0 ? KILN_ERROR_WEIGHTS : KILN_OK;
-    if (code == KILN_OK && mmap(place->data, (size_t)kiln_this_library.weights_bytes, PROT_READ,
-                                MAP_PRIVATE | MAP_FIXED, file, (off_t)start) == MAP_FAILED)
-        code = kiln_fail(KILN_ERROR_WEIGHTS, "%s cannot be mapped: %s", name, strerror(errno));
+    if (code == KILN_OK &&
+        !kiln_os_map_file(place->data, (size_t)kiln_this_library.weights_bytes, file, start))
+        code = kiln_fail(KILN_ERROR_WEIGHTS, "%s cannot be mapped: %s", name, kiln_os_failure());
     is_there = code == KILN_OK;
     return code;
 }
@@ -89,12 +78,12 @@ static int map_weights(const weights_place *place)
     if (*beside == 0)
         return kiln_fail(KILN_ERROR_WEIGHTS, "library %s has its weights beside it, and cannot "
                          "tell where it is itself", kiln_this_library.name);
-    const int file = open(beside, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* does not block on a FIFO */
+    const int file = kiln_os_open_file(beside);
     if (file < 0)
         return kiln_fail(KILN_ERROR_WEIGHTS, "library %s has its weights in %s, which cannot be "
-                         "opened: %s", kiln_this_library.name, beside, strerror(errno));
+                         "opened: %s", kiln_this_library.name, beside, kiln_os_failure());
     const int code = map_file(place, file, beside);
-    close(file);
+    kiln_os_close_file(file);
     return code;
 }
 

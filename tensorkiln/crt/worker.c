@@ -6,17 +6,16 @@
  * microseconds, and the worker starts 15 to 50 microseconds later; for a spinning worker both are
  * below one. */
 #include "pool.h"
-#include <time.h>
 
 #define SPIN_NANOSECONDS 200000
 
 /* ---- entry ---------------------------------------------------------------------------------- */
 
-/* kiln_worker_entry() is entered with the kiln_worker as its argument, either from pthread_create()
- * or by a jump from the kiln_worker_entry() of another library. It calls kiln_work(), then pops its
+/* kiln_worker_entry() is entered with the kiln_worker as its argument, at the start of a
+ * thread or by a jump from the kiln_worker_entry() of another library. It calls kiln_work(), then pops its
  * frame and jumps to the entry that kiln_work() returned, or returns. So its return address always
  * points into the C library, never into another Tensorkiln library. */
-#if defined(CAN_SHARE)
+#if defined(KILN_OS_CAN_SHARE)
 void *kiln_worker_entry(void *worker);
 __asm__(".pushsection .text.kiln_worker_entry,\"ax\",%progbits\n"
         ".balign 16\n"
@@ -80,23 +79,16 @@ static void relax(void)
 #endif
 }
 
-static int64_t now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 int kiln_spin(const uint32_t *word, uint32_t value)
 {
-    const int64_t end = now() + SPIN_NANOSECONDS;
+    const int64_t end = kiln_os_nanoseconds() + SPIN_NANOSECONDS;
     do {
         for (int i = 0; i < 32; i++) {
             if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != value)
                 return 1;
             relax();
         }
-    } while (now() < end && !__atomic_load_n(&kiln_this_home.closing, __ATOMIC_RELAXED));
+    } while (kiln_os_nanoseconds() < end && !__atomic_load_n(&kiln_this_home.closing, __ATOMIC_RELAXED));
     return 0;
 }
 
@@ -125,7 +117,7 @@ int32_t kiln_claim(kiln_pool *pool, uint32_t ticket, int from_back)
 void kiln_ring(kiln_pool *pool)
 {
     ADD(pool->wake_count, 1);
-    kiln_wake(&pool->wake_count);
+    kiln_os_wake(&pool->wake_count);
 }
 
 /* ---- workers ------------------------------------------------------------------------------- */
@@ -139,18 +131,18 @@ static void await_job(kiln_pool *pool, uint32_t seen)
         const uint32_t wakes = LOAD(pool->wake_count);
         if (LOAD(pool->sequence) != seen || LOAD(kiln_this_home.closing))
             break;
-        kiln_wait(&pool->wake_count, wakes);
+        kiln_os_wait(&pool->wake_count, wakes);
     }
     SUB(pool->sleepers, 1);
 }
 
-/* Count this thread out of `home`. Right after, the home's library may be unmapped: kiln_wake()
+/* Count this thread out of `home`. Right after, the home's library may be unmapped: kiln_os_wake()
  * uses only its address. */
 static void leave(kiln_pool *pool, kiln_home *home)
 {
     SUB(home->residents, 1);
     if (LOAD(pool->closings))
-        kiln_wake(&home->residents);
+        kiln_os_wake(&home->residents);
 }
 
 /* End a worker whose home is being unloaded: queue it to be joined. */
@@ -185,7 +177,7 @@ static void take_part(kiln_worker *self, const kiln_job *job, int32_t chunk)
         kiln_run_chunk(job, (uint32_t)chunk);
         ADD(pool->arrived, 1);
         if (LOAD(pool->caller_sleeps))
-            kiln_wake(&pool->arrived);
+            kiln_os_wake(&pool->arrived);
     } while ((chunk = kiln_claim(pool, self->seen, self->number & 1)) >= 0);
 }
 

@@ -1,14 +1,9 @@
-/* Memory for intermediate results: one block per executor, which only grows. Large blocks are
- * mapped at 2 MiB boundaries with madvise(MADV_HUGEPAGE), which avoids most TLB misses; the rest
- * beyond the last whole 2 MiB uses small pages, so that no memory is wasted. */
+/* Memory for intermediate results: one block per executor, which only grows. Large blocks are in huge
+ * pages, which avoids most TLB misses. */
 #include "crt.h"
+#include "os.h"
 #include <stdlib.h>
-#if defined(__unix__) || defined(__APPLE__)
-#include <sys/mman.h>
-#define HAVE_MMAP 1
-#endif
 
-#define HUGE_PAGE ((size_t)2 << 20)
 #define WHOLE_PAGES ((size_t)64 << 10) /* a multiple of the page size of every system */
 
 static int out_of_memory(int64_t bytes)
@@ -17,38 +12,26 @@ static int out_of_memory(int64_t bytes)
                      (long long)bytes);
 }
 
-#if defined(HAVE_MMAP)
 static int map_block(kiln_workspace *workspace, size_t bytes)
 {
     const size_t size = (bytes + WHOLE_PAGES - 1) & ~(WHOLE_PAGES - 1);
-    const size_t mapped = size + HUGE_PAGE;
-    char *block = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (block == MAP_FAILED)
+    char *const block = kiln_os_map_huge(size);
+    if (block == NULL)
         return out_of_memory((int64_t)bytes);
-    char *base = (char *)(((uintptr_t)block + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
-    if (base != block)
-        munmap(block, (size_t)(base - block));
-    munmap(base + size, (size_t)(block + mapped - (base + size)));
-    workspace->block = base;
+    workspace->block = block;
     workspace->mapped = size;
-    workspace->base = base;
+    workspace->base = block;
     workspace->bytes = (int64_t)size;
-#if defined(MADV_HUGEPAGE)
-    madvise(base, size & ~(HUGE_PAGE - 1), MADV_HUGEPAGE);
-#endif
     return KILN_OK;
 }
-#endif
 
 static int grow(kiln_workspace *workspace, int64_t bytes)
 {
-    if (bytes < 0 || (uint64_t)bytes > SIZE_MAX - 2 * HUGE_PAGE)
+    if (bytes < 0 || (uint64_t)bytes > SIZE_MAX - 2 * KILN_OS_HUGE_PAGE)
         return out_of_memory(bytes);
     kiln_workspace_release(workspace); /* first, as its contents are not needed any more */
-#if defined(HAVE_MMAP)
-    if ((size_t)bytes >= 2 * HUGE_PAGE)
+    if ((size_t)bytes >= 2 * KILN_OS_HUGE_PAGE)
         return map_block(workspace, (size_t)bytes);
-#endif
     const size_t size = ((size_t)bytes + 4095) & ~(size_t)4095;
     workspace->block = malloc(size + 64);
     if (workspace->block == NULL)
@@ -72,11 +55,9 @@ int kiln_workspace_reserve(kiln_workspace *workspace, int64_t bytes)
 
 void kiln_workspace_release(kiln_workspace *workspace)
 {
-#if defined(HAVE_MMAP)
     if (workspace->mapped != 0)
-        munmap(workspace->block, workspace->mapped);
+        kiln_os_unmap(workspace->block, workspace->mapped);
     else
-#endif
         free(workspace->block);
     workspace->base = NULL;
     workspace->block = NULL;

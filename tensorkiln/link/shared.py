@@ -60,6 +60,7 @@ _NEARLY_FULL = 1 << 20
 Fcompile = Callable[[str, list[str], list[str]], object]
 
 CRT = Path(__file__).resolve().parent.parent / "crt"
+OS_SOURCE = "os_posix.c"  # the file of the runtime that asks the system (os.h)
 
 # Since glibc 2.34 libpthread and libdl are part of libc, and the files of these names are empty.
 SYSTEM_LIBRARIES = ("-lpthread", "-ldl", "-lm")
@@ -129,9 +130,14 @@ def crt_sources(*, devices: Sequence[str] = ()) -> list[Path]:
 
 def runtime_source(*, devices: Sequence[str] = (), defines: Sequence[str] = ()) -> str:
     """C text that includes all sources of the runtime, with those of the kinds `devices`, behind
-    the lines `defines`: they are compiled as one translation unit."""
-    lines = [f'#include "{path.name}"\n' for path in crt_sources(devices=devices)]
-    return "".join([*(f"{d}\n" for d in defines), *([_DEVICE_HEADER] if devices else []), *lines])
+    the lines `defines`: they are compiled as one translation unit. The headers of the system come
+    before all else, with no macro of ours."""
+    names = [path.name for path in crt_sources(devices=devices)]
+    names.sort(key=lambda name: name != OS_SOURCE)
+    lines = [f'#include "{name}"\n' for name in names]
+    if devices:
+        lines[:1] = ["#define KILN_DEVICES 1\n", *lines[:1], _DEVICE_HEADER]
+    return "".join([*(f"{d}\n" for d in defines), *lines])
 
 
 def runtime_defines(sources: Mapping[str, str]) -> tuple[str, ...]:

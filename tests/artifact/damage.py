@@ -142,6 +142,7 @@ class CReader:
             (CRT / "container.c", counted),
             (CRT / "sha256.c", []),
             (CRT / "error.c", []),
+            (CRT / "os_posix.c", []),
         ):
             objects.append(str(folder / f"{source.stem}.o"))
             subprocess.run([*build, *more, "-c", str(source), "-o", objects[-1]], check=True)

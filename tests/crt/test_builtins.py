@@ -20,6 +20,7 @@ FILES = (
     "value",
     "object",
     "error",
+    "os_posix",
     "mem",
     "scalar",
     "bind",

@@ -245,7 +245,17 @@ int main(int argc, char **argv)
 """
 
 
-PARTS = ("pool", "share", "worker", "lock", "wait", "threads", "parallel", "process", "error")
+PARTS = (
+    "pool",
+    "share",
+    "worker",
+    "lock",
+    "threads",
+    "parallel",
+    "process",
+    "error",
+    "os_posix",
+)
 SOURCES = [str(CRT / f"{name}.c") for name in PARTS]
 
 
@@ -392,7 +402,8 @@ def test_cgroup_quota(tmp_path: Path, files: dict[str, str], quota: int | None) 
     )
     places = [f'-DCGROUP_LIST="{tmp_path}/list"', f'-DCGROUP_TREE="{tmp_path}"']
     command = ["gcc", "-std=c99", *places, "-I", str(CRT), "main.c", "cpus.c"]
-    sources = [str(CRT / "threads.c"), str(CRT / "error.c"), "-lpthread"]
+    parts = ("threads", "error", "os_posix")
+    sources = [*(str(CRT / f"{name}.c") for name in parts), "-lpthread", "-ldl"]
     subprocess.run([*command, *sources, "-o", "threads"], check=True, cwd=tmp_path)
     environ = {k: v for k, v in os.environ.items() if k != "KILN_NUM_THREADS"}
     assert subprocess.run([str(tmp_path / "threads")], env=environ).returncode == (quota or 9)

@@ -152,10 +152,10 @@ def test_bits_are_those_of_linux() -> None:
 
 HARNESS = r"""
 #include "crt.h"
+#include "os.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -167,7 +167,7 @@ static int n_answers;
 #if ARM
 #undef __x86_64__
 #define __aarch64__ 1
-#define getauxval(which) words[(which) == AT_HWCAP2]
+#define kiln_os_feature_word(number, word) (*(word) = words[number], 1)
 #else
 static void pretend(uint32_t leaf, uint32_t sub, uint32_t r[4])
 {
@@ -179,7 +179,7 @@ static void pretend(uint32_t leaf, uint32_t sub, uint32_t r[4])
 }
 #define CPUID(leaf, sub, r) pretend(leaf, sub, r)
 #define XGETBV(low, high) (low = (uint32_t)words[0], high = 0)
-#define PERMIT_TILES() (words[1] == 0)
+#define kiln_os_permit_tiles() (words[1] == 0)
 #endif
 #include "cpu.c"
 
