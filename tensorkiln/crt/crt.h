@@ -4,7 +4,7 @@
  * A file calls only files that come after it here (tests/crt/test_order.py). Headers are in the same
  * order: outer.h has what only values need, loader.h and pool.h what their files share.
  *
- *     the library      library.c process.c
+ *     the library      library.c
  *     entries          python.c ffi.c
  *     functions        registry.c closure.c
  *     steps of a call  match.c dynamic.c append.c unique.c nms.c outer.c dispatch.c
@@ -145,16 +145,11 @@ extern const kiln_library kiln_this_library;
 typedef struct kiln_binding kiln_binding;         /* bind.c */
 typedef struct kiln_storage_set kiln_storage_set; /* storage.c */
 typedef struct kiln_workspace kiln_workspace;     /* workspace.c */
+struct kiln_session;                              /* session.c, in libraries with devices */
 
 /* ---- library.c: what it says of itself, its end ---------------------------------------------- */
 /* The library's destructor. */
 KILN_API void kiln_unload(void);
-
-/* ---- process.c: fork() and exit() ------------------------------------------------------------ */
-/* Register the handlers for fork() and exit(), once; remove them. */
-void kiln_watch_process(void);
-void kiln_unwatch_process(void);
-int kiln_is_exiting(void);
 
 /* ---- python.c: calls from CPython ------------------------------------------------------------ */
 typedef struct py_object py_object; /* PyObject */
@@ -197,8 +192,6 @@ KILN_API py_object *kiln_python_call(py_object *self, py_object *const *args, pt
  * (here = 1) or in all. Called with the GIL held; if it returns 0, the library may be closed before
  * the GIL is released. */
 KILN_API int kiln_python_calls(int library, int here);
-/* In a child of fork(): forget the calls of threads that the child does not have. */
-void kiln_forget_calls(void);
 
 /* ---- ffi.c: calls from tvm-ffi --------------------------------------------------------------- */
 /* The body of the __tvm_ffi_ entry of a graph or tensor function: 0, or -1 with an error raised in
@@ -274,9 +267,6 @@ int kiln_check_number(const char *function, const char *what, kiln_dtype dtype,
 /* ---- loader.c: modules ----------------------------------------------------------------------- */
 /* At the end of the library: unload the modules. */
 void kiln_unload_modules(void);
-/* In a child of fork(): forget what other threads were loading. 1 if this thread is inside a loader:
- * it then still holds kiln_modules_lock in the child. */
-int kiln_forget_loading(void);
 
 /* ---- prepare.c: checks before the first kernel ----------------------------------------------- */
 /* What kiln_open() does; a success is remembered. */
@@ -308,8 +298,6 @@ void kiln_parallel_for(kiln_body body, void *closure, int64_t n);
 void kiln_pool_for(kiln_body body, void *closure, int64_t n, int threads);
 /* At the end of the library: send its workers away. */
 void kiln_leave_pool(int at_exit);
-/* In a child of fork(), before locks are opened: forget the workers. */
-void kiln_forget_workers(void);
 
 /* ---- threads.c: the number of threads, the stack of this one --------------------------------- */
 int kiln_default_threads(void);
@@ -354,8 +342,9 @@ void kiln_workspace_release(kiln_workspace *workspace);
 /* Borrow a workspace for one call, and return it. NULL with a sentence if memory is short. */
 kiln_workspace *kiln_workspace_take(void);
 void kiln_workspace_give(kiln_workspace *workspace);
-/* At the end of the library: free idle ones. */
-void kiln_release_idle(void);
+/* At the end of the library: free idle ones, and their sessions with `free_session` (NULL in a library
+ * without devices). */
+void kiln_release_idle(void (*free_session)(struct kiln_session *session));
 
 /* ---- tensor.c: bytes of tensors -------------------------------------------------------------- */
 /* More than any address space. A tensor, or the workspace of a call, beyond it is rejected. */
@@ -409,7 +398,7 @@ int kiln_raise(int code);
 /* Convert a code to what a tvm-ffi entry returns: 0, or -1 with the error raised. */
 int kiln_ffi_result(int code);
 
-/* ---- lock.c: locks that are open in a child of fork() ---------------------------------------- */
+/* ---- lock.c: locks that are open in a child of fork(), exit() -------------------------------- */
 /* Locks that are released in a child of fork(). As a fork may happen while a lock is held, the data
  * that it guards must be consistent at every instant: each change is one store with
  * __ATOMIC_RELEASE. */
@@ -422,8 +411,17 @@ extern kiln_lock kiln_devices_lock;
 void kiln_take_lock(kiln_lock *lock);
 void kiln_give_lock(kiln_lock *lock);
 int kiln_try_lock(kiln_lock *lock); /* 1: taken */
-/* In a child of fork(): release all locks, but the one that this thread holds (NULL: none). */
-void kiln_open_locks(const kiln_lock *but);
+/* What a file does in a child of fork(), where this library has no other threads: it forgets what they
+ * were at. It runs before the locks are released, and returns the one that this thread holds; NULL if
+ * it holds none. */
+typedef const kiln_lock *(*kiln_fork_handler)(void);
+enum { KILN_FORK_CALLS, KILN_FORK_WORKERS, KILN_FORK_DEVICES, KILN_FORK_LOADING, KILN_FORK_PARTS };
+/* Set the handler of a part of the library, before it has anything to forget. */
+void kiln_at_fork(int part, kiln_fork_handler handler);
+/* Whether exit() was called. */
+int kiln_is_exiting(void);
+/* At the end of the library: no handler of it runs any more. */
+void kiln_unwatch_process(void);
 
 /* ---- error.c: the last failure of each thread, and its words --------------------------------- */
 /* Return KILN_ERROR_NULL from an exported function if its argument `p` is NULL. */

@@ -57,6 +57,12 @@ static void close_opened(kiln_opened *opened)
     free(opened);
 }
 
+static const kiln_lock *forget_devices(void)
+{
+    kiln_forget_devices();
+    return NULL;
+}
+
 static int fill(kiln_opened *opened)
 {
     const kiln_device_target *target = opened->target;
@@ -64,6 +70,7 @@ static int fill(kiln_opened *opened)
     const kiln_group *const group = kiln_find_group(target->kind->name, target->target_key, &code);
     if (group == NULL)
         return code;
+    kiln_at_fork(KILN_FORK_DEVICES, forget_devices);
     __atomic_store_n(&touched, 1, __ATOMIC_RELEASE);
     code = target->kind->open(opened->index, opened->context, &opened->device);
     if (code == KILN_OK)

@@ -17,9 +17,11 @@ KILN_API void kiln_unload(void)
 #endif
     kiln_unload_modules();
     kiln_forget_names();
-    kiln_release_idle();
 #if defined(KILN_DEVICES)
+    kiln_release_idle(kiln_session_free);
     kiln_close_devices();
+#else
+    kiln_release_idle(NULL);
 #endif
     kiln_leave_pool(kiln_is_exiting());
     kiln_unwatch_process();

@@ -27,10 +27,23 @@ static module_row *modules; /* one per group; allocated before `container` is se
 static kiln_container *container; /* NULL: not read yet */
 static int users; /* running calls that read `modules` or `container` without the lock */
 
+/* In a child of fork(): forget what other threads were loading. A thread inside a loader still holds
+ * the lock in the child. */
+static const kiln_lock *forget_loading(void)
+{
+    const kiln_thread *const t = kiln_this_thread();
+    const int depth = t == NULL ? 0 : t->modules_depth;
+    users = t == NULL ? 0 : t->module_users; /* the child has no other threads */
+    for (int g = 0; depth == 0 && container != NULL && g < container->n_groups; g++)
+        modules[g].is_loading = 0; /* the thread that was loading it does not exist here */
+    return depth != 0 ? &kiln_modules_lock : NULL;
+}
+
 /* The lock is recursive, because load() may ask for other modules. */
 static void lock_modules(void)
 {
     kiln_thread *const t = kiln_this_thread();
+    kiln_at_fork(KILN_FORK_LOADING, forget_loading);
     if (t == NULL || t->modules_depth++ == 0)
         kiln_take_lock(&kiln_modules_lock);
 }
@@ -49,16 +62,6 @@ static void count_use(int difference)
     users += difference;
     if (t != NULL)
         t->module_users += difference;
-}
-
-int kiln_forget_loading(void)
-{
-    const kiln_thread *const t = kiln_this_thread();
-    const int depth = t == NULL ? 0 : t->modules_depth;
-    users = t == NULL ? 0 : t->module_users; /* the child has no other threads */
-    for (int g = 0; depth == 0 && container != NULL && g < container->n_groups; g++)
-        modules[g].is_loading = 0; /* the thread that was loading it does not exist here */
-    return depth != 0;
 }
 
 /* ---- look-up and loading; the caller holds the lock ---------------------------------------- */

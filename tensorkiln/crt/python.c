@@ -41,8 +41,21 @@ enum { RAISED = -1, UNUSUAL = 0, READY = 1 };
 static kiln_python python;
 static call *calls; /* the running calls; guarded by the GIL */
 
+/* In a child of fork(): forget the calls of threads that the child does not have. */
+static const kiln_lock *forget_calls(void)
+{
+    call **link = &calls;
+    while (*link != NULL)
+        if ((*link)->thread == kiln_os_this_thread())
+            link = &(*link)->next;
+        else
+            *link = (*link)->next;
+    return NULL;
+}
+
 KILN_API void kiln_python_open(const kiln_python *api)
 {
+    kiln_at_fork(KILN_FORK_CALLS, forget_calls);
     if (api != NULL)
         python = *api;
 }
@@ -239,16 +252,6 @@ KILN_API int kiln_python_calls(int library, int here)
     for (const call *c = calls; c != NULL; c = c->next)
         count += c->target->library == library && (!here || c->thread == thread);
     return count;
-}
-
-void kiln_forget_calls(void)
-{
-    call **at = &calls;
-    while (*at != NULL)
-        if ((*at)->thread == kiln_os_this_thread())
-            at = &(*at)->next;
-        else
-            *at = (*at)->next;
 }
 
 static void end_call(const call *c)

@@ -38,7 +38,7 @@ static void run_alone(pool_errand *errand)
 
 /* A child of fork() has no workers; it starts its own when it needs them. The first library that
  * gets here resets the pool. */
-void kiln_forget_workers(void)
+static const kiln_lock *forget_workers(void)
 {
     kiln_pool *const pool = LOAD(kiln_the_pool);
     if (LOAD(kiln_pool_lock) != 0)
@@ -46,7 +46,7 @@ void kiln_forget_workers(void)
     kiln_this_home.residents = 0;
     kiln_this_home.ended = NULL;
     if (pool == NULL || pool->process == kiln_os_process_id())
-        return;
+        return NULL;
     pool->process = kiln_os_process_id();
     for (int i = 1; i <= MAX_WORKERS; i++)
         if (pool->worker[i].exists)
@@ -61,6 +61,7 @@ void kiln_forget_workers(void)
     pool->claims = 0;
     pool->expected = pool->arrived;
     pool->busy = 0;
+    return NULL;
 }
 
 /* A pool is pages of its own: most of it is room for workers that are never started, whose pages are
@@ -92,6 +93,7 @@ kiln_pool *kiln_shared_pool(void)
 {
     if (LOAD(kiln_the_pool) != NULL)
         return LOAD(kiln_the_pool);
+    kiln_at_fork(KILN_FORK_WORKERS, forget_workers);
     kiln_take_lock(&kiln_pool_lock);
     pool_errand errand = {join_pool, NULL, 0};
     if (LOAD(kiln_the_pool) == NULL && (errand.pool = new_pool()) != NULL) {

@@ -92,7 +92,7 @@ void kiln_workspace_give(kiln_workspace *workspace)
     kiln_give_lock(&kiln_idle_lock);
 }
 
-void kiln_release_idle(void)
+void kiln_release_idle(void (*free_session)(struct kiln_session *session))
 {
     kiln_take_lock(&kiln_idle_lock); /* at exit() other threads may be calling this library */
     kiln_workspace *workspace = idle;
@@ -102,7 +102,9 @@ void kiln_release_idle(void)
         kiln_workspace *const next = workspace->next;
         kiln_workspace_release(workspace);
 #if defined(KILN_DEVICES)
-        kiln_session_free(workspace->session);
+        free_session(workspace->session);
+#else
+        (void)free_session;
 #endif
         free(workspace);
         workspace = next;

@@ -25,15 +25,6 @@ PROGRAM = r"""
 #include <sys/wait.h>
 #include <unistd.h>
 
-int kiln_forget_loading(void)
-{
-    return 0;
-}
-
-void kiln_forget_calls(void)
-{
-}
-
 #define N 1000
 static int64_t seen[8][N];
 
@@ -245,17 +236,7 @@ int main(int argc, char **argv)
 """
 
 
-PARTS = (
-    "pool",
-    "share",
-    "worker",
-    "lock",
-    "threads",
-    "parallel",
-    "process",
-    "error",
-    "os_posix",
-)
+PARTS = ("pool", "share", "worker", "lock", "threads", "parallel", "error", "os_posix")
 SOURCES = [str(CRT / f"{name}.c") for name in PARTS]
 
 
