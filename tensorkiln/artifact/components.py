@@ -20,7 +20,8 @@ from dataclasses import asdict, dataclass
 from tensorkiln.artifact.artifact import Artifact
 from tensorkiln.artifact.artifact_set import ArtifactSet
 from tensorkiln.artifact.c_library import LOADERS, STUB_LIBRARIES, SYSTEM_SYMBOLS
-from tensorkiln.artifact.elf import Elf, elf_of
+from tensorkiln.artifact.binary import Binary
+from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.artifact.metadata import Metadata
 from tensorkiln.artifact.mlf.metadata import Model
 from tensorkiln.artifact.sections import METADATA
@@ -70,7 +71,7 @@ class Component:
         return {**asdict(self), "files": list(self.files)}
 
 
-def components(metadata: Metadata, objects: Sequence[Elf] = ()) -> tuple[Component, ...]:
+def components(metadata: Metadata, objects: Sequence[Binary] = ()) -> tuple[Component, ...]:
     """The components of a library, sorted by how and name. `objects` is the shared library, or the
     relocatable objects of a static one; without any, of artifacts that nobody linked, what they
     will need follows from the metadata alone.
@@ -106,22 +107,22 @@ class _Linked:
     """The symbols that ELF files define and need; `needed` are their DT_NEEDED entries, in
     order."""
 
-    def __init__(self, objects: Sequence[Elf]):
+    def __init__(self, objects: Sequence[Binary]):
         self.is_shared = bool(objects) and not objects[0].relocatable
-        self.needed = tuple(dict.fromkeys(n for elf in objects for n in elf.needed()))
+        self.needed = tuple(dict.fromkeys(n for binary in objects for n in binary.needed()))
         self.symbols, undefined = set[str](), dict[str, None]()
         self.comments, names = "", b""
-        for elf in objects:
-            self.symbols |= {s.name for s in elf.symbols() if s.is_defined}
-            for s in elf.symbols(dynamic=not elf.relocatable):
+        for binary in objects:
+            self.symbols |= {s.name for s in binary.symbols() if s.is_defined}
+            for s in binary.symbols(dynamic=not binary.relocatable):
                 if s.name and not s.is_defined and not s.is_weak and s.name not in _OF_LINKERS:
                     undefined[s.name] = None
             for name in (".comment", ".dynstr"):
-                section = elf.section(name)
+                section = binary.section(name)
                 if section is not None and name == ".comment":
-                    self.comments += bytes(elf.content(section)[:4096]).decode("ascii", "replace")
+                    self.comments += bytes(binary.content(section)[:4096]).decode("ascii", "replace")
                 elif section is not None:
-                    names += bytes(elf.content(section))
+                    names += bytes(binary.content(section))
         self.undefined = tuple(n for n in undefined if n not in self.symbols)
         versions = [tuple(map(int, v.split(b"."))) for v in re.findall(rb"GLIBC_(\d+\.\d+)", names)]
         self.glibc = ".".join(map(str, max(versions))) if versions else "2.17"
@@ -233,10 +234,10 @@ def set_metadata(artifacts: ArtifactSet) -> Metadata:
             if match:
                 return Metadata.from_bytes(_unquoted(match[1]), a.name)
         if isinstance(a, Artifact) and a.codegen_id == "host" and a.file_name == "entry.o":
-            elf = elf_of(a.view, a.name)
-            section = elf.section(METADATA)
+            binary = binary_of(a.view, a.name)
+            section = binary.section(METADATA)
             if section is not None:
-                return Metadata.from_bytes(elf.content(section), a.name)
+                return Metadata.from_bytes(binary.content(section), a.name)
     raise UserError("no entry file with metadata: these are not all artifacts", code="bad-artifact")
 
 

@@ -1,17 +1,11 @@
-"""A minimal ELF reader: sections, symbols, relocations, needed libraries. Executes nothing.
-
-Files are untrusted: offsets, counts and names are checked before use, and a malformed file is a
-UserError (code `bad-library`).
-"""
+"""The reader of ELF, the format of Linux (`artifact/read_binary.py`)."""
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from pathlib import Path
 
-from tensorkiln.artifact.artifact import FileContent
-from tensorkiln.base.errors import UserError
+from tensorkiln.artifact.binary import Binary, Relocation, Section, Symbol, damaged
 
 _MACHINES: dict[int, str] = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv"}
 _NOBITS, _DYNAMIC, _SYMTAB, _DYNSYM, _RELA = 8, 6, 2, 11, 4
@@ -25,80 +19,8 @@ _MAX_SYMBOLS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
-    """A row of the section header table. `size` is that in memory: `.bss` has a size but takes no
-    bytes in the file."""
-
-    name: str
-    kind: int
-    address: int
-    offset: int
-    size: int
-    link: int
-    info: int
-    entry_size: int
-    allocated: bool
-    is_code: bool
-
-    @property
-    def in_file(self) -> bool:
-        """Whether the section has bytes in the file (`.bss` has none)."""
-        return self.kind != _NOBITS
-
-
-@dataclass(frozen=True, slots=True)
-class Symbol:
-    """A defined or undefined symbol. `address` is an offset in `section` in a relocatable object,
-    else a virtual address relative to the load address."""
-
-    name: str
-    address: int
-    size: int
-    section: int
-    is_function: bool
-    is_data: bool
-    is_global: bool
-    is_defined: bool
-    is_hidden: bool
-    is_weak: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Relocation:
-    """A place (byte offset in a section) that the linker fills from a symbol's address. `symbol` is
-    the name of a section if the relocation refers to a section symbol."""
-
-    offset: int
-    symbol: str
-    addend: int
-
-
-@dataclass(frozen=True, slots=True)
-class Elf:
-    """The headers of an ELF file, and its bytes in `data`.
-
-    `place` names the file in errors; `wide` means 64-bit, and `order` is the byte order as
-    `struct` spells it, `<` or `>`.
-    """
-
-    place: str
-    data: memoryview
-    machine: str
-    relocatable: bool
-    wide: bool
-    order: str
-    sections: tuple[Section, ...]
-
-    def section(self, name: str) -> Section | None:
-        """Return the first section of that name, or None."""
-        return next((s for s in self.sections if s.name == name), None)
-
-    def content(self, section: Section) -> memoryview:
-        """Return the bytes of a section, without a copy; empty for one without bytes in the
-        file."""
-        if not section.in_file:
-            return self.data[:0]
-        return self.data[section.offset : section.offset + section.size]
+class Elf(Binary):
+    """An ELF file: docstrings of its methods are those of `Binary`, with names of ELF's tables."""
 
     def symbols(self, *, dynamic: bool = False) -> tuple[Symbol, ...]:
         """Return the symbol table (`.symtab`), or with `dynamic` the one of the dynamic loader
@@ -113,7 +35,7 @@ class Elf:
         symbols = self.symbols()
         groups = [s for s in self.sections if s.kind == _GROUP]
         if any(g.info >= len(symbols) for g in groups):
-            raise _bad("a group is named by a symbol that does not exist", self.place)
+            raise damaged("a group is named by a symbol that does not exist", self.place)
         return tuple(filter(None, (symbols[g.info].name for g in groups)))
 
     def _symbols(self, table: Section) -> list[Symbol]:
@@ -121,7 +43,7 @@ class Elf:
         layout = struct.Struct(self.order + ("IBBHQQ" if self.wide else "IIIBBH"))
         data = self.content(table)
         if len(data) > layout.size * _MAX_SYMBOLS:
-            raise _bad(f"more than {_MAX_SYMBOLS} symbols", self.place)
+            raise damaged(f"more than {_MAX_SYMBOLS} symbols", self.place)
         symbols = []
         for offset in range(0, len(data) - layout.size + 1, layout.size):
             row = layout.unpack_from(data, offset)
@@ -159,7 +81,7 @@ class Elf:
             self.order + "QQq", data[: len(data) // 24 * 24]
         ):
             if info >> 32 >= len(symbols):
-                raise _bad(f"{table.name!r} names a symbol that does not exist", self.place)
+                raise damaged(f"{table.name!r} names a symbol that does not exist", self.place)
             symbol = symbols[info >> 32]
             inside = symbol.section < len(self.sections) and not symbol.name
             name = self.sections[symbol.section].name if inside else symbol.name
@@ -193,7 +115,7 @@ class Elf:
 
     def _strings(self, table: Section) -> _Names:
         if table.link >= len(self.sections):
-            raise _bad(
+            raise damaged(
                 f"section {table.name!r} names a string table that does not exist", self.place
             )
         return _Names(self.content(self.sections[table.link]), len(self.data), self.place)
@@ -211,29 +133,21 @@ class _Names:
         if offset >= len(self._table):
             if offset == 0:
                 return ""
-            raise _bad("a name lies outside its string table", self._where)
+            raise damaged("a name lies outside its string table", self._where)
         window = bytes(self._table[offset : offset + 4096])
         end = window.find(b"\0")
         if end < 0:
-            raise _bad("a name without a terminator", self._where)
+            raise damaged("a name without a terminator", self._where)
         self._room -= end
         if self._room < 0:
-            raise _bad("its names are longer than the file", self._where)
+            raise damaged("its names are longer than the file", self._where)
         return window[:end].decode("utf-8", "replace")
 
 
-def read_elf(path: str | Path) -> Elf:
-    """Read the headers of an ELF file, such as a shared library. UserError: code `missing-file`, or
-    `bad-library` if it is not a valid ELF file."""
-    return elf_of(FileContent(path).view, str(path))
-
-
 def elf_of(data: memoryview, place: str) -> Elf:
-    """Read the headers of an ELF file in memory, called `place` in errors (code `bad-library`)."""
-    if bytes(data[:4]) != b"\x7fELF":
-        raise _bad(f"not an ELF file{_looks_like(bytes(data[:8]))}", place)
+    """Read the headers of a file that begins with ELF's magic bytes."""
     if len(data) < 64 or data[4] not in (1, 2) or data[5] not in (1, 2):
-        raise _bad("truncated or malformed ELF header", place)
+        raise damaged("truncated or malformed ELF header", place)
     wide, order = data[4] == 2, "<" if data[5] == 1 else ">"
     kind, machine = struct.unpack_from(order + "HH", data, 16)
     if wide:
@@ -253,13 +167,13 @@ def _sections(
     (wide, order), (table, entry, count, names) = form, header
     layout = struct.Struct(order + ("IIQQQQIIQQ" if wide else "IIIIIIIIII"))
     if count == 0 or count > _MAX_SECTIONS or entry < layout.size or names >= count:
-        raise _bad("no section headers (stripped too far, or truncated)", place)
+        raise damaged("no section headers (stripped too far, or truncated)", place)
     if table + entry * count > len(data):
-        raise _bad(f"truncated: section headers lie beyond its {len(data)} bytes", place)
+        raise damaged(f"truncated: section headers lie beyond its {len(data)} bytes", place)
     rows = [layout.unpack_from(data, table + entry * index) for index in range(count)]
     for row in rows:
         if row[1] != _NOBITS and row[4] + row[5] > len(data):
-            raise _bad(f"truncated: a section lies beyond its {len(data)} bytes", place)
+            raise damaged(f"truncated: a section lies beyond its {len(data)} bytes", place)
     text = _Names(data[rows[names][4] : rows[names][4] + rows[names][5]], len(data), place)
     return tuple(
         Section(
@@ -273,20 +187,7 @@ def _sections(
             entry_size=row[9],
             allocated=bool(row[2] & 2),
             is_code=bool(row[2] & _CODE),
+            in_file=row[1] != _NOBITS,
         )
         for row in rows
     )
-
-
-def _looks_like(head: bytes) -> str:
-    if not head:
-        return ": the file is empty"
-    if head[:4] in (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe"):
-        return ": this is a macOS library, which is not read yet"
-    if head[:2] == b"MZ":
-        return ": this is a Windows library, which is not read yet"
-    return ""
-
-
-def _bad(message: str, place: str) -> UserError:
-    return UserError(message, code="bad-library", where=place)

@@ -1,4 +1,4 @@
-"""ELF sections of a compiled library that hold no code (docs/formats/library.md)."""
+"""Sections of a compiled library that hold no code (docs/formats/library.md)."""
 
 from __future__ import annotations
 

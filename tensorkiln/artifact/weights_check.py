@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.artifact.artifact import FileContent
-from tensorkiln.artifact.elf import Elf, elf_of
+from tensorkiln.artifact.binary import Binary
 from tensorkiln.artifact.metadata import Metadata
+from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.artifact.sections import METADATA, WEIGHTS
 from tensorkiln.artifact.weights_file import verify_weights, weights_beside
 from tensorkiln.base.errors import UserError
@@ -87,12 +88,12 @@ def weights_place(path: str | Path, name: str = "") -> WeightsPlace:
     """Where a library has its weights, which are not read; it is called `name` in errors, which are
     those of `verify_library`."""
     label = name or str(path)
-    elf = elf_of(FileContent(path).view, label)
-    section = elf.section(METADATA)
+    binary = binary_of(FileContent(path).view, label)
+    section = binary.section(METADATA)
     if section is None:
         raise UserError(f"{label!r} is not a Tensorkiln library", code="not-a-library")
-    size = Metadata.from_bytes(elf.content(section), f"{label}:{METADATA}").weights_bytes
-    place, weights = _place(elf), elf.section(WEIGHTS)
+    size = Metadata.from_bytes(binary.content(section), f"{label}:{METADATA}").weights_bytes
+    place, weights = _place(binary), binary.section(WEIGHTS)
     if size == 0:
         return WeightsPlace(Path(path), label, 0, False, b"", 0)
     if place is None or weights is None or weights.size < size:
@@ -119,21 +120,23 @@ def verify_library(path: str | Path) -> CheckedWeights:
     return CheckedWeights(weights.size, Path(path))
 
 
-def _place(elf: Elf) -> memoryview | None:
+def _place(binary: Binary) -> memoryview | None:
     """Return the 48 bytes of `weights_place` in crt/weights.c: the pointer to the weights, whether
     they are beside the library (8 bytes), their hash. None if the library has no weights.
 
     The value of the note `.note.kiln.weights` is the distance in bytes from itself to the pointer.
     """
-    note = elf.section(NOTE)
+    note = binary.section(NOTE)
     if note is None or not note.in_file or note.size < _NOTE_HEAD + 8:
         return None
-    distance = int.from_bytes(elf.content(note)[_NOTE_HEAD : _NOTE_HEAD + 8], "little", signed=True)
+    distance = int.from_bytes(
+        binary.content(note)[_NOTE_HEAD : _NOTE_HEAD + 8], "little", signed=True
+    )
     address = note.address + _NOTE_HEAD + distance
-    for section in elf.sections:
+    for section in binary.sections:
         start = address - section.address
         if section.allocated and section.in_file and 0 <= start <= section.size - 48:
-            return elf.content(section)[start : start + 48]
+            return binary.content(section)[start : start + 48]
     return None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorkiln.artifact.elf import read_elf
+from tensorkiln.artifact.read_binary import read_binary
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
 from tensorkiln.external.c_text import is_size
@@ -111,7 +111,7 @@ def find_library(file: str, install: str, folders: Sequence[str | Path] = _FOLDE
         for place in sorted(root.glob(f"{folder.relative_to(root)}/{file}")):
             if place.is_file():
                 match = _VERSION.search(place.resolve().name.partition("lib")[2])
-                return HostLibrary(place, match[1] if match else "", read_elf(place).machine)
+                return HostLibrary(place, match[1] if match else "", read_binary(place).machine)
     raise UserError(
         f"library {file!r} is not installed: it is in none of {', '.join(map(str, folders))}",
         code="missing-library",

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 from tensorkiln.artifact import Artifact
 from tensorkiln.artifact.artifact_set import ArtifactSet
+from tensorkiln.artifact.binary import Binary
 from tensorkiln.artifact.components import (
     Component,
     archive_components,
     components,
     set_metadata,
 )
-from tensorkiln.artifact.elf import Elf, elf_of
 from tensorkiln.artifact.metadata import Metadata
 from tensorkiln.artifact.mlf.load import open_model_library
+from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.artifact.sections import METADATA
 from tensorkiln.artifact.spdx import spdx_document
 from tensorkiln.base.errors import UserError
@@ -68,17 +69,17 @@ def contents_of(subject: Subject) -> Contents:
     return Contents(name, components(metadata, objects), metadata.origin.model, digest)
 
 
-def _objects(subject: Subject) -> list[Elf]:
+def _objects(subject: Subject) -> list[Binary]:
     """The ELF files that a library is: itself, or the members of a static one."""
     if subject.kind in ("library", "file") and subject.itself is not None:
         files = [subject.itself]
     else:
         files = [*files_of(subject.artifacts)] if subject.kind == "archive" else []
-    return [elf_of(a.view, a.name) for a in files if bytes(a.view[:4]) == b"\x7fELF"]
+    return [binary_of(a.view, a.name) for a in files if bytes(a.view[:4]) == b"\x7fELF"]
 
 
-def _metadata(elf: Elf) -> Metadata | None:
-    return library_metadata(elf) if elf.section(METADATA) is not None else None
+def _metadata(binary: Binary) -> Metadata | None:
+    return library_metadata(binary) if binary.section(METADATA) is not None else None
 
 
 def _source(artifacts: ArtifactSet) -> ModelSource | None:

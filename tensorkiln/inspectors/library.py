@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.artifact import sections
-from tensorkiln.artifact.elf import Elf, read_elf
+from tensorkiln.artifact.binary import Binary
 from tensorkiln.artifact.metadata import Metadata
+from tensorkiln.artifact.read_binary import read_binary
 from tensorkiln.base.errors import UserError
 from tensorkiln.inspectors.objects import ObjectFunction, functions_of
 
@@ -56,26 +57,26 @@ class LibraryReport:
 
 def inspect_library(path: str | Path) -> LibraryReport:
     """Read an exported library. UserError if it was not made by kiln, is truncated or malformed."""
-    elf = read_elf(path)
-    metadata = library_metadata(elf)
-    code_of = kernels_of(elf, metadata)
+    binary = read_binary(path)
+    metadata = library_metadata(binary)
+    code_of = kernels_of(binary, metadata)
     kernels = tuple(
         KernelSize(k.symbol, sum(f.size for f in code_of.get(k.symbol, ())))
         for k in metadata.kernels
     )
-    code = sum(s.size for s in elf.sections if s.name.startswith(".text"))
+    code = sum(s.size for s in binary.sections if s.name.startswith(".text"))
     kernel_code = sum(kernel.code_bytes for kernel in kernels)
     exports = sorted(
         s.name
-        for s in elf.symbols(dynamic=True)
+        for s in binary.symbols(dynamic=True)
         if s.is_defined and s.is_global and not s.is_hidden and s.name
     )
     return LibraryReport(
         path=str(path),
-        machine=elf.machine,
-        file_bytes=len(elf.data),
-        sections=tuple((s.name, s.size) for s in elf.sections if s.allocated and s.size),
-        needed=elf.needed(),
+        machine=binary.machine,
+        file_bytes=len(binary.data),
+        sections=tuple((s.name, s.size) for s in binary.sections if s.allocated and s.size),
+        needed=binary.needed(),
         exports=tuple(exports),
         kernels=kernels,
         kernel_code_bytes=kernel_code,
@@ -85,25 +86,25 @@ def inspect_library(path: str | Path) -> LibraryReport:
     )
 
 
-def library_metadata(elf: Elf) -> Metadata:
+def library_metadata(binary: Binary) -> Metadata:
     """The metadata of a library. UserError if it has no metadata section (code `bad-library`), or
     one that cannot be parsed (`bad-metadata`)."""
-    section = elf.section(sections.METADATA)
+    section = binary.section(sections.METADATA)
     if section is None:
         raise UserError(
             f"no {sections.METADATA} section: not a library made by kiln",
             code="bad-library",
-            where=elf.place,
+            where=binary.place,
         )
-    return Metadata.from_bytes(elf.content(section), f"{elf.place}:{sections.METADATA}")
+    return Metadata.from_bytes(binary.content(section), f"{binary.place}:{sections.METADATA}")
 
 
-def kernels_of(elf: Elf, metadata: Metadata) -> dict[str, list[ObjectFunction]]:
+def kernels_of(binary: Binary, metadata: Metadata) -> dict[str, list[ObjectFunction]]:
     """The functions of each kernel in order of address, including its parallel bodies
     (`name.body0`). Empty for a stripped library, which has no symbols for them."""
     symbols = {kernel.symbol for kernel in metadata.kernels}
     functions: dict[str, list[ObjectFunction]] = {}
-    for f in functions_of(elf):
+    for f in functions_of(binary):
         kernel = f.name.partition(".")[0]
         if kernel in symbols:
             functions.setdefault(kernel, []).append(f)

@@ -13,7 +13,8 @@ from functools import cached_property
 from typing import Any
 
 from tensorkiln.artifact import Artifact, Later
-from tensorkiln.artifact.elf import Elf, Section, Symbol, elf_of
+from tensorkiln.artifact.binary import Binary, Section, Symbol
+from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.packages import missing_package
 from tensorkiln.inspectors.table import table_lines
@@ -41,14 +42,14 @@ class LinkedCode(Later):
     """The content of an artifact whose object was linked into a library: the code of some of the
     library's functions."""
 
-    def __init__(self, elf: Elf, functions: Sequence[ObjectFunction]):
-        self.elf, self.functions = elf, tuple(functions)
+    def __init__(self, binary: Binary, functions: Sequence[ObjectFunction]):
+        self.binary, self.functions = binary, tuple(functions)
         self.size = sum(f.size for f in functions)
 
     def chunks(self) -> Iterator[memoryview]:
         """Yield the code of each function."""
         for f in self.functions:
-            yield code_of(self.elf, f)
+            yield code_of(self.binary, f)
 
     @cached_property
     def view(self) -> memoryview:
@@ -56,25 +57,25 @@ class LinkedCode(Later):
         return memoryview(b"".join(self.chunks()))
 
 
-def code_of(elf: Elf, f: ObjectFunction) -> memoryview:
+def code_of(binary: Binary, f: ObjectFunction) -> memoryview:
     """The bytes of a function."""
-    return elf.content(f.section)[f.start : f.start + f.size]
+    return binary.content(f.section)[f.start : f.start + f.size]
 
 
-def functions_of(elf: Elf) -> tuple[ObjectFunction, ...]:
+def functions_of(binary: Binary) -> tuple[ObjectFunction, ...]:
     """All functions of the symbol table (else of the dynamic one), by section and address. A
     function without a size extends to the next one. UserError (code `bad-library`) for a function
     outside its section."""
-    symbols = [s for s in elf.symbols() or elf.symbols(dynamic=True) if s.is_function]
+    symbols = [s for s in binary.symbols() or binary.symbols(dynamic=True) if s.is_function]
     placed: dict[tuple[int, int], Symbol] = {}
     for s in symbols:
-        if s.is_defined and s.section < len(elf.sections) and elf.sections[s.section].is_code:
+        if s.is_defined and s.section < len(binary.sections) and binary.sections[s.section].is_code:
             placed.setdefault((s.section, s.address), s)
     functions = []
     keys = sorted(placed)
     for i, (index, address) in enumerate(keys):
-        section, s = elf.sections[index], placed[index, address]
-        start = address if elf.relocatable else address - section.address
+        section, s = binary.sections[index], placed[index, address]
+        start = address if binary.relocatable else address - section.address
         end = section.size
         if i + 1 < len(keys) and keys[i + 1][0] == index:
             end = start + keys[i + 1][1] - address
@@ -83,18 +84,18 @@ def functions_of(elf: Elf) -> tuple[ObjectFunction, ...]:
             raise UserError(
                 f"function {s.name!r} lies outside section {section.name!r}",
                 code="bad-library",
-                where=elf.place,
+                where=binary.place,
             )
         functions.append(ObjectFunction(s.name, section, start, size))
     return tuple(functions)
 
 
-def _opened(artifact: Artifact) -> tuple[Elf, tuple[ObjectFunction, ...]]:
+def _opened(artifact: Artifact) -> tuple[Binary, tuple[ObjectFunction, ...]]:
     content = artifact.content
     if isinstance(content, LinkedCode):
-        return content.elf, content.functions
-    elf = elf_of(artifact.view, artifact.name)
-    return elf, functions_of(elf)
+        return content.binary, content.functions
+    binary = binary_of(artifact.view, artifact.name)
+    return binary, functions_of(binary)
 
 
 def functions_in(artifact: Artifact) -> tuple[ObjectFunction, ...]:
@@ -114,25 +115,25 @@ def show_symbols(artifact: Artifact) -> Iterator[str]:
             for f in functions_in(artifact)
         ]
     else:
-        elf = elf_of(artifact.view, artifact.name)
-        symbols = [s for s in elf.symbols() or elf.symbols(dynamic=True) if s.name]
+        binary = binary_of(artifact.view, artifact.name)
+        symbols = [s for s in binary.symbols() or binary.symbols(dynamic=True) if s.name]
         symbols.sort(key=lambda s: (not s.is_defined, s.section, s.address, s.name))
-        rows = [_symbol_row(elf, s) for s in symbols]
+        rows = [_symbol_row(binary, s) for s in symbols]
     yield from table_lines(("address", "bytes", "kind", "seen", "section", "symbol"), rows, "rr")
 
 
-def _symbol_row(elf: Elf, s: Symbol) -> tuple[str, ...]:
+def _symbol_row(binary: Binary, s: Symbol) -> tuple[str, ...]:
     kind = "function" if s.is_function else "data" if s.is_data else "-"
     visibility = "inside" if s.is_hidden or not s.is_global else "outside"
     if not s.is_defined:
         return "-", "-", kind, visibility, "needed", s.name
-    section = elf.sections[s.section].name if s.section < len(elf.sections) else "absolute"
+    section = binary.sections[s.section].name if s.section < len(binary.sections) else "absolute"
     return f"{s.address:x}", str(s.size), kind, visibility, section, s.name
 
 
 def show_sections(artifact: Artifact) -> Iterator[str]:
     """A table of all sections: address in memory, offset in the file, size."""
-    elf = elf_of(artifact.view, artifact.name)
+    binary = binary_of(artifact.view, artifact.name)
     rows = [
         (
             f"{s.address:x}",
@@ -141,7 +142,7 @@ def show_sections(artifact: Artifact) -> Iterator[str]:
             "code" if s.is_code else "memory" if s.allocated else "file only",
             s.name,
         )
-        for s in elf.sections
+        for s in binary.sections
         if s.kind
     ]
     yield from table_lines(("address", "offset", "bytes", "kind", "section"), rows, "rrr")
@@ -156,18 +157,20 @@ def show_instructions(artifact: Artifact) -> Iterator[str]:
     Code without symbols is disassembled section by section. Raises UserError: `missing-package`
     without capstone, `unknown-machine` for an architecture that it is not set up for.
     """
-    elf, functions = _opened(artifact)
-    engine = _engine(elf)
+    binary, functions = _opened(artifact)
+    engine = _engine(binary)
     if not functions:
-        functions = tuple(ObjectFunction(s.name, s, 0, s.size) for s in elf.sections if s.is_code)
+        functions = tuple(
+            ObjectFunction(s.name, s, 0, s.size) for s in binary.sections if s.is_code
+        )
     named_functions = (
-        functions if not isinstance(artifact.content, LinkedCode) else functions_of(elf)
+        functions if not isinstance(artifact.content, LinkedCode) else functions_of(binary)
     )
-    names = _Names(elf, named_functions)
-    yield f"# {artifact.name}: {elf.machine}, {sum(f.size for f in functions)} bytes of code\n"
+    names = _Names(binary, named_functions)
+    yield f"# {artifact.name}: {binary.machine}, {sum(f.size for f in functions)} bytes of code\n"
     for f in functions:
         yield f"\n{f.name}:  # {f.size} bytes in {f.section.name}\n"
-        code = code_of(elf, f)
+        code = code_of(binary, f)
         for start in range(0, len(code), _MOST):
             # An instruction across the end of a piece would be cut; no known function is that long.
             piece = bytes(code[start : start + _MOST])
@@ -189,9 +192,11 @@ def _lines(
 class _Names:
     """Names for addresses: functions of a linked file, relocations of an object."""
 
-    def __init__(self, elf: Elf, functions: Sequence[ObjectFunction]):
-        self._elf = elf
-        self._functions = sorted(functions, key=lambda f: f.address) if not elf.relocatable else []
+    def __init__(self, binary: Binary, functions: Sequence[ObjectFunction]):
+        self._binary = binary
+        self._functions = (
+            sorted(functions, key=lambda f: f.address) if not binary.relocatable else []
+        )
         self._starts = [f.address for f in self._functions]
         self._relocations: dict[str, list[tuple[int, str]]] = {}
 
@@ -206,10 +211,10 @@ class _Names:
     def relocated(self, section: Section, offset: int, size: int) -> str:
         """The symbol and addend of the first relocation in the `size` bytes at `offset`; empty if
         there is none, and for linked files."""
-        if not self._elf.relocatable:
+        if not self._binary.relocatable:
             return ""
         if section.name not in self._relocations:
-            relocations = self._elf.relocations(section)
+            relocations = self._binary.relocations(section)
             self._relocations[section.name] = [
                 (r.offset, r.symbol + (f"{r.addend:+#x}" if r.addend else "")) for r in relocations
             ]
@@ -218,12 +223,12 @@ class _Names:
         return rows[i][1] if i < len(rows) and rows[i][0] < offset + size else ""
 
 
-def _engine(elf: Elf) -> Any:
+def _engine(binary: Binary) -> Any:
     try:
         import capstone
     except ImportError:
         otherwise = "look at symbols, sections or hexdump"
-        raise missing_package("capstone", "disassembly", otherwise, where=elf.place) from None
+        raise missing_package("capstone", "disassembly", otherwise, where=binary.place) from None
     machines = {
         "x86_64": (capstone.CS_ARCH_X86, capstone.CS_MODE_64),
         "i386": (capstone.CS_ARCH_X86, capstone.CS_MODE_32),
@@ -231,19 +236,19 @@ def _engine(elf: Elf) -> Any:
         "arm": (capstone.CS_ARCH_ARM, capstone.CS_MODE_ARM),
         "riscv": (
             capstone.CS_ARCH_RISCV,
-            (capstone.CS_MODE_RISCV64 if elf.wide else capstone.CS_MODE_RISCV32)
+            (capstone.CS_MODE_RISCV64 if binary.wide else capstone.CS_MODE_RISCV32)
             | capstone.CS_MODE_RISCVC,
         ),
     }
-    if elf.machine not in machines:
+    if binary.machine not in machines:
         raise UserError(
-            f"instructions of machine {elf.machine!r} are not known",
+            f"instructions of machine {binary.machine!r} are not known",
             code="unknown-machine",
-            where=elf.place,
+            where=binary.place,
             hint=f"known: {', '.join(machines)}",
         )
-    engine = capstone.Cs(*machines[elf.machine])
+    engine = capstone.Cs(*machines[binary.machine])
     engine.skipdata = True
-    if elf.machine in ("x86_64", "i386"):
+    if binary.machine in ("x86_64", "i386"):
         engine.syntax = capstone.CS_OPT_SYNTAX_ATT  # as LLVM writes assembly
     return engine

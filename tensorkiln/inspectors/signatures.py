@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from tensorkiln.artifact import Artifact
 from tensorkiln.artifact.device_functions import DeviceFunctionInfo, device_functions_from
-from tensorkiln.artifact.elf import elf_of
 from tensorkiln.artifact.metadata import (
     FunctionInfo,
     KernelInfo,
@@ -17,6 +16,7 @@ from tensorkiln.artifact.metadata import (
     functions_from,
     states_role,
 )
+from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.artifact.sections import METADATA
 from tensorkiln.base.errors import UserError
 from tensorkiln.inspectors.llvm import show_functions
@@ -113,9 +113,11 @@ def metadata_in(artifact: Artifact) -> Metadata | None:
     if artifact.file_name == "metadata.json":
         return Metadata.from_bytes(artifact.view, artifact.name)
     if artifact.file_name.endswith(".o"):
-        elf = elf_of(artifact.view, artifact.name)
-        section = elf.section(METADATA)
-        return None if section is None else Metadata.from_bytes(elf.content(section), elf.place)
+        binary = binary_of(artifact.view, artifact.name)
+        section = binary.section(METADATA)
+        return (
+            None if section is None else Metadata.from_bytes(binary.content(section), binary.place)
+        )
     if not artifact.file_name.endswith("entry.c"):
         return None
     text = _TEXT.search(artifact.text())

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tensorkiln.artifact import Artifact, ArtifactSet, FileContent, TextContent, sections
 from tensorkiln.artifact.artifact_set import in_place
-from tensorkiln.artifact.elf import Section, elf_of
+from tensorkiln.artifact.binary import Section
 from tensorkiln.artifact.manifest import MANIFEST, read_manifest
 from tensorkiln.artifact.metadata import ArtifactInfo, constants_text
 from tensorkiln.artifact.mlf.load import (
@@ -22,6 +22,7 @@ from tensorkiln.artifact.mlf.load import (
     load_model_library_format,
     open_model_library,
 )
+from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.artifact.weights_file import read_weights, weights_beside
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import open_plain, plain_path
@@ -197,16 +198,16 @@ def _tar(path: Path) -> ArtifactSet:
 
 
 def _elf(path: Path, itself: Artifact) -> Subject:
-    elf = elf_of(itself.view, str(path))
-    section = elf.section(sections.METADATA)
-    if elf.relocatable or section is None:
+    binary = binary_of(itself.view, str(path))
+    section = binary.section(sections.METADATA)
+    if binary.relocatable or section is None:
         return Subject(str(path), "file", ArtifactSet((itself,)), itself)
-    metadata = library_metadata(elf)
-    raw = bytes(elf.content(section)).rstrip(b"\0")
+    metadata = library_metadata(binary)
+    raw = bytes(binary.content(section)).rstrip(b"\0")
     absent_weights: tuple[Absent, ...] = ()
     files = [Artifact("host", "native", "metadata.json", raw)]
     if metadata.weights_bytes:
-        weights = elf.section(sections.WEIGHTS)
+        weights = binary.section(sections.WEIGHTS)
         if weights is None or weights.size < metadata.weights_bytes or metadata.weights_bytes < 0:
             message = f"section {sections.WEIGHTS} does not hold {metadata.weights_bytes} bytes"
             raise UserError(message, code="bad-library", where=str(path))
@@ -219,14 +220,14 @@ def _elf(path: Path, itself: Artifact) -> Subject:
             text = TextContent(lambda: constants_text(metadata.constants))
             files.append(Artifact("host", "text", "weights.json", text))
     makers = {a.file_name.rpartition(".")[0]: a.codegen_id for a in metadata.artifacts}
-    for symbol, functions in kernels_of(elf, metadata).items():
-        code = LinkedCode(elf, functions)
+    for symbol, functions in kernels_of(binary, metadata).items():
+        code = LinkedCode(binary, functions)
         files.append(Artifact(makers.get(symbol, "code"), "native", f"{symbol}.code", code))
-    is_embedded = elf.section(sections.ARTIFACTS)
+    is_embedded = binary.section(sections.ARTIFACTS)
     carried = ArtifactSet()
     if is_embedded is not None:
         place = f"{path}:{sections.ARTIFACTS}"
-        carried = sections.carried_artifacts(elf.content(is_embedded), place)
+        carried = sections.carried_artifacts(binary.content(is_embedded), place)
     artifacts = ArtifactSet((*files, *carried), carried.imports)
     entries: tuple[Artifact | Absent, ...] = (*files_of(artifacts), *absent_weights)
     absent = (*absent_weights, *_absent(metadata.artifacts, entries))

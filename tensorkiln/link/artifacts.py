@@ -18,8 +18,8 @@ from pathlib import Path
 from tensorkiln.artifact import Artifact, ArtifactSet, Content, InMemoryArtifact, LoaderGroup
 from tensorkiln.artifact.artifact import FileContent, content_size
 from tensorkiln.artifact.dependency import checked_libraries
-from tensorkiln.artifact.elf import elf_of
 from tensorkiln.artifact.metadata import ConstantInfo, constants_from
+from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.artifact.sections import ARTIFACTS, ARTIFACTS_HEAD
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.base.json_text import parse_json
@@ -245,11 +245,11 @@ def _addon(number: int, addon: str | Path | bytes, triple: str) -> tuple[str, me
         name, data = f"{ADDON}{addon}", FileContent(addon).view
     else:
         name, data = f"{ADDON}{number}", memoryview(addon)
-    elf = elf_of(data, name)
-    if not elf.relocatable or elf.machine != linux_arch(triple):
-        what = "an object file" if elf.relocatable else "a library or a program"
+    binary = binary_of(data, name)
+    if not binary.relocatable or binary.machine != linux_arch(triple):
+        what = "an object file" if binary.relocatable else "a library or a program"
         raise UserError(
-            f"{name} is {what} for {elf.machine}; an addon is an object file for "
+            f"{name} is {what} for {binary.machine}; an addon is an object file for "
             f"{linux_arch(triple)}",
             code="bad-addon",
         )

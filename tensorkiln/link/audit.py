@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from tensorkiln.artifact.c_library import STUB_LIBRARIES
-from tensorkiln.artifact.elf import elf_of
+from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.artifact.sections import METADATA, WEIGHTS_SYMBOL
 from tensorkiln.base.errors import InternalError, UserError, nearest
 from tensorkiln.base.json_text import parse_json
@@ -54,7 +54,7 @@ def audit_symbols(
     needed: dict[str, str] = {}
     weak: dict[str, str] = {}
     for owner, data in objects:
-        for symbol in elf_of(memoryview(data), owner).symbols():
+        for symbol in binary_of(memoryview(data), owner).symbols():
             if not symbol.is_global or not symbol.name:
                 continue
             if not symbol.is_defined:
@@ -100,7 +100,7 @@ def audit_symbols(
 
 
 def _audit_machines(objects: Iterable[tuple[str, bytes | memoryview]]) -> None:
-    machines = {owner: elf_of(memoryview(data), owner).machine for owner, data in objects}
+    machines = {owner: binary_of(memoryview(data), owner).machine for owner, data in objects}
     expected = machines.get(_RUNTIME)
     for owner, machine in machines.items():
         if expected not in (None, machine):
@@ -115,10 +115,10 @@ def _audit_machines(objects: Iterable[tuple[str, bytes | memoryview]]) -> None:
 def audit_weights(code: bytes | memoryview, size: int) -> None:
     """Raise UserError (code `bad-artifact`) if the metadata in the linked `code` expects another
     number of bytes of weights than `size`: kernels would read beyond them."""
-    elf = elf_of(memoryview(code), "what was linked")
-    section = elf.section(METADATA)
+    binary = binary_of(memoryview(code), "what was linked")
+    section = binary.section(METADATA)
     if section is not None:
-        require_weights(bytes(elf.content(section)).rstrip(b"\0"), size)
+        require_weights(bytes(binary.content(section)).rstrip(b"\0"), size)
 
 
 def require_weights(metadata: bytes, size: int) -> None:

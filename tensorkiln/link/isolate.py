@@ -26,7 +26,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from tensorkiln.artifact.c_library import SYSTEM_SYMBOLS
-from tensorkiln.artifact.elf import elf_of
+from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.base.errors import UserError
 from tensorkiln.link.audit import clash
 from tensorkiln.link.rename import rename_symbols
@@ -102,8 +102,8 @@ def _origins(objects: Sequence[tuple[str, bytes | memoryview]]) -> dict[str, _Or
     strong: dict[tuple[str, str], str] = {}
     for owner, data in objects:
         own = origins.setdefault(origin_of(owner), _Origin({}, {}, {}, {}, set()))
-        elf = elf_of(memoryview(data), owner)
-        for symbol in elf.symbols():
+        binary = binary_of(memoryview(data), owner)
+        for symbol in binary.symbols():
             if symbol.is_global and symbol.name:
                 table = own.defines if symbol.is_defined else own.needs
                 table.setdefault(symbol.name, owner)
@@ -113,7 +113,7 @@ def _origins(objects: Sequence[tuple[str, bytes | memoryview]]) -> dict[str, _Or
                 first = strong.setdefault((origin_of(owner), symbol.name), owner)
                 if first is not owner:
                     raise clash(symbol.name, first, owner)
-        own.groups.update(dict.fromkeys(elf.group_names(), owner))
+        own.groups.update(dict.fromkeys(binary.group_names(), owner))
     for own in origins.values():
         own.needs = {n: owner for n, owner in own.needs.items() if n not in own.defines}
     return origins

@@ -12,7 +12,7 @@ from tensorkiln.artifact.artifact_set import ArtifactSet
 from tensorkiln.artifact.c_library import STUB_LIBRARIES
 from tensorkiln.artifact.components import set_metadata
 from tensorkiln.artifact.dependency import checked_libraries, dependencies_of
-from tensorkiln.artifact.elf import elf_of, read_elf
+from tensorkiln.artifact.read_binary import binary_of, read_binary
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.text import listed
@@ -108,7 +108,7 @@ def symbols_of_libraries(libraries: Sequence[str]) -> dict[str, str] | None:
 
 
 def _shared(path: Path) -> Iterator[str]:
-    for symbol in read_elf(path).symbols(dynamic=True):
+    for symbol in read_binary(path).symbols(dynamic=True):
         if symbol.is_defined and symbol.is_global:
             yield symbol.name
 
@@ -126,7 +126,7 @@ def _archived(path: Path) -> Iterator[str]:
             raise UserError(f"{str(path)!r} is a damaged archive", code="not-a-library") from None
         member = data[at + 60 : at + 60 + size]
         if bytes(member[:4]) == b"\x7fELF":
-            for symbol in elf_of(member, str(path)).symbols():
+            for symbol in binary_of(member, str(path)).symbols():
                 if symbol.is_defined and symbol.is_global:
                     yield symbol.name
         at += 60 + size + size % 2

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tensorkiln.artifact import ArtifactSet
 from tensorkiln.artifact.artifact import FileContent, content_size
-from tensorkiln.artifact.elf import elf_of
+from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.artifact.sections import WEIGHTS_SYMBOL
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_path, plain_path
@@ -94,7 +94,7 @@ def _other_names(code: bytes, shown: set[str], plan: LinkPlan) -> Mapping[str, s
     names in all shared libraries, get it after their own: `__tvm_ffi_net_main`."""
     defined = {
         s.name
-        for s in elf_of(memoryview(code), "merged.o").symbols()
+        for s in binary_of(memoryview(code), "merged.o").symbols()
         if s.is_global and s.is_defined and s.name
     }
     names: dict[str, str] = {}
@@ -113,7 +113,7 @@ def _write_archive(path: Path, members: Sequence[Path]) -> None:
     symbols = [
         (s.name, i)
         for i, member in enumerate(members)
-        for s in elf_of(FileContent(member).view, member.name).symbols()
+        for s in binary_of(FileContent(member).view, member.name).symbols()
         if s.is_global and s.is_defined and s.name
     ]
     names = b"".join(name.encode() + b"\0" for name, _ in symbols)

@@ -14,7 +14,6 @@ from pathlib import Path
 from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.artifact.artifact import Content, content_size
 from tensorkiln.artifact.bundle import BundledSource
-from tensorkiln.artifact.elf import elf_of
 from tensorkiln.artifact.metadata import ConstantInfo, KernelInfo, constants_from
 from tensorkiln.artifact.mlf.load import ARTIFACTS
 from tensorkiln.artifact.mlf.metadata import (
@@ -33,6 +32,7 @@ from tensorkiln.artifact.mlf.metadata import (
     Pool,
     Tensor,
 )
+from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.artifact.tar import write_folder
 from tensorkiln.artifact.weights_file import SUFFIX, read_weights, write_weights
 from tensorkiln.base.dependency import ExternalDependency
@@ -383,8 +383,8 @@ def _definitions(parts: _Parts, folder: Path, paths: Sequence[str]) -> Iterator[
     symbols = {new: old for old, new in parts.symbols.items()}
     for path in paths[1:]:  # the first calls them
         if path.endswith(".o"):
-            elf = elf_of(memoryview((folder / path).read_bytes()), path)
-            defined = {s.name for s in elf.symbols() if s.is_defined and s.is_global}
+            binary = binary_of(memoryview((folder / path).read_bytes()), path)
+            defined = {s.name for s in binary.symbols() if s.is_defined and s.is_global}
             yield from ((symbols[name], path) for name in sorted(defined & set(symbols)))
         else:
             text = (folder / path).read_text()
@@ -400,7 +400,7 @@ def _undefined(parts: _Parts, folder: Path, objects: Sequence[str]) -> tuple[str
     interface = parts.interface
     needed, defined = dict[str, str](), {f"{interface.prefix}_parallel_for", interface.failure_hook}
     for path in objects:
-        for s in elf_of(memoryview((folder / path).read_bytes()), path).symbols():
+        for s in binary_of(memoryview((folder / path).read_bytes()), path).symbols():
             if s.name and s.is_defined:
                 defined.add(s.name)
             elif s.name:

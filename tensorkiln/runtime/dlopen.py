@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.artifact.artifact import FileContent
-from tensorkiln.artifact.elf import elf_of
 from tensorkiln.artifact.metadata import read_dependencies
+from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.library_file import LibraryFile
 from tensorkiln.runtime.locks import ProcessLock
@@ -110,15 +110,15 @@ def _open_beside(file: LibraryFile) -> list[int]:
     """Open the libraries that one needs and that lie where `$ORIGIN` says: for a copy in memory,
     the dynamic loader does not know the folder of the original, but knows by its DT_SONAME what is
     loaded. They are found as ever, and are not part of what was copied."""
-    elf = elf_of(FileContent(file.source).view, str(file.path))
+    binary = binary_of(FileContent(file.source).view, str(file.path))
     origin = str(file.path.resolve().parent)
     folders = [
         Path(text.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", origin))
-        for text in elf.run_paths()
+        for text in binary.run_paths()
         if "ORIGIN" in text
     ]
     handles = list[int]()
-    for needed in elf.needed():
+    for needed in binary.needed():
         place = next((f / needed for f in folders if (f / needed).is_file()), None)
         if place is not None:
             with suppress(OSError):  # the library itself is refused for it, with the reason

@@ -14,7 +14,7 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.artifact.components import DRIVERS, Component
-from tensorkiln.artifact.elf import read_elf
+from tensorkiln.artifact.read_binary import read_binary
 from tensorkiln.artifact.spdx import spdx_document
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
@@ -106,11 +106,11 @@ def crt_functions() -> dict[str, set[str]]:
 
 def check_file(path: Path, found: tuple[Component, ...], static: bool) -> None:
     """Hold a list against the bytes of the file."""
-    data, elf = path.read_bytes(), None if path.suffix == ".a" else read_elf(path)
+    data, binary = path.read_bytes(), None if path.suffix == ".a" else read_binary(path)
     if not static:
-        assert elf is not None
+        assert binary is not None
         listed = {f for c in found if c.how == "linked" for f in c.files}
-        assert listed == set(elf.needed())
+        assert listed == set(binary.needed())
     opened = {f for c in found if c.how == "opened" for f in c.files}
     for _, file, _ in DRIVERS.values():
         assert (file.encode() in data) == (file in opened)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tensorkiln.artifact import Artifact
-from tensorkiln.artifact.elf import read_elf
+from tensorkiln.artifact.read_binary import read_binary
 from tensorkiln.artifact.metadata import (
     DeviceInfo,
     FunctionInfo,
@@ -216,21 +216,21 @@ def test_report(library: Path) -> None:
 def test_reader_agrees_with_readelf(library: Path) -> None:
     import shutil
 
-    elf = read_elf(library)
-    assert elf.soname() == "net.so"
+    binary = read_binary(library)
+    assert binary.soname() == "net.so"
     if shutil.which("readelf") is None:
         pytest.skip("no readelf")
     lines = subprocess.run(
         ["readelf", "-SW", str(library)], capture_output=True, text=True, check=True
     ).stdout
-    for section in elf.sections[1:]:
+    for section in binary.sections[1:]:
         assert f" {section.name} " in lines
     symbols = subprocess.run(
         ["readelf", "-sW", "--dyn-syms", str(library)], capture_output=True, text=True, check=True
     ).stdout
-    undefined = {s.name for s in elf.symbols(dynamic=True) if not s.is_defined and s.name}
+    undefined = {s.name for s in binary.symbols(dynamic=True) if not s.is_defined and s.name}
     assert undefined == {"cos"}
-    for symbol in elf.symbols(dynamic=True):
+    for symbol in binary.symbols(dynamic=True):
         assert symbol.name in symbols
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorkiln.artifact.elf import read_elf
+from tensorkiln.artifact.read_binary import read_binary
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import AnyTensorType, GlobalRef
@@ -434,7 +434,7 @@ def main(library: str, host: str) -> None:
                 "numpy",
                 lambda name=name, count=count, a=array: calls.python(name, [a] * count),
             )  # type: ignore[misc]
-    entries = {s.name for s in read_elf(calls.path).symbols(dynamic=True) if s.is_defined}
+    entries = {s.name for s in read_binary(calls.path).symbols(dynamic=True) if s.is_defined}
     assert {f"__tvm_ffi_{name}" for name in calls.counts} <= entries
     print(sum(answers.values()), "calls,", sum(answers[k] for k in answers if k[1] == "0"), "gave")
     for (what, said), count in sorted(answers.items()):

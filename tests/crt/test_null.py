@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import tensorkiln as tk
-from tensorkiln.artifact.elf import read_elf
+from tensorkiln.artifact.read_binary import read_binary
 from tensorkiln.link.shared import DEVICE_EXPORTS
 from tensorkiln.runtime import load_module
 from tensorkiln.runtime.native import Value
@@ -191,7 +191,7 @@ def test_all_functions_are_here(library: Any) -> None:
     """kiln.h declares what libraries show, and the pattern above reads all of it."""
     shown = {
         s.name
-        for s in read_elf(library.path).symbols(dynamic=True)
+        for s in read_binary(library.path).symbols(dynamic=True)
         if s.is_defined and s.name.startswith("kiln_")
     }
     own = {"kiln_python_open"} | NOT_FOR_HOSTS

@@ -306,8 +306,8 @@ def test_addons_and_exports_are_looked_at(tmp_path: Path, suffix: str) -> None:
 def test_every_call_of_a_library_resolves(tmp_path: Path) -> None:
     """What an exported library asks of the system is in the table of what it may."""
     from tensorkiln.artifact.c_library import SYSTEM_SYMBOLS
-    from tensorkiln.artifact.elf import read_elf
+    from tensorkiln.artifact.read_binary import read_binary
 
     path = tk.compile(module("tanh")).export_library(tmp_path / "net.so")
-    asked = {s.name for s in read_elf(path).symbols(dynamic=True) if not s.is_defined and s.name}
+    asked = {s.name for s in read_binary(path).symbols(dynamic=True) if not s.is_defined and s.name}
     assert asked <= SYSTEM_SYMBOLS

@@ -13,7 +13,7 @@ import pytest
 
 from tensorkiln.artifact import Later
 from tensorkiln.artifact.artifact import write_at
-from tensorkiln.artifact.elf import read_elf
+from tensorkiln.artifact.read_binary import read_binary
 from tensorkiln.artifact.sections import WEIGHTS, WEIGHTS_PAD
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.codegen.host.weights import WeightArena, WeightsContent
@@ -28,18 +28,18 @@ LINKERS = [name for name in ("bfd", "gold", "lld", "mold") if shutil.which(f"ld.
 
 
 def test_the_section_holds_the_weights_and_a_pad(library: Path) -> None:
-    elf = read_elf(library)
-    section = elf.section(WEIGHTS)
+    binary = read_binary(library)
+    section = binary.section(WEIGHTS)
     assert section is not None and section.offset % 4096 == 0 and section.allocated
-    assert bytes(elf.content(section)) == sample.DATA + bytes(WEIGHTS_PAD)
+    assert bytes(binary.content(section)) == sample.DATA + bytes(WEIGHTS_PAD)
 
 
 def test_large_weights_begin_at_a_huge_page(tmp_path: Path) -> None:
     data = sample.DATA + bytes(2 * HUGE_PAGE)
     path = sample.build(tmp_path / "large.so", weights=data)
-    section = read_elf(path).section(WEIGHTS)
+    section = read_binary(path).section(WEIGHTS)
     assert section is not None and section.offset % HUGE_PAGE == 0
-    assert bytes(read_elf(path).content(section)) == data + bytes(WEIGHTS_PAD)
+    assert bytes(read_binary(path).content(section)) == data + bytes(WEIGHTS_PAD)
     content = path.read_bytes()
     (table,), (count,) = (
         struct.unpack_from("<Q", content, 32),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensorkiln as tk
-from tensorkiln.artifact.elf import elf_of
+from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.artifact.mlf.load import open_model_library
 from tensorkiln.artifact.mlf.metadata import LibraryMetadata
 from tensorkiln.base.errors import TensorkilnError, UnsupportedError, UserError
@@ -214,8 +214,8 @@ def test_the_figures(tmp_path: Path) -> None:
     assert model.target == {"host": exe.target.to_json()}
     assert set(f.kernels) == {k.symbol for k in model.kernels}
     for kernel in model.kernels:
-        elf = elf_of(library.files[kernel.path].view, kernel.path)
-        assert kernel.symbol in {s.name for s in elf.symbols() if s.is_defined}
+        binary = binary_of(library.files[kernel.path].view, kernel.path)
+        assert kernel.symbol in {s.name for s in binary.symbols() if s.is_defined}
 
 
 def test_stack_buffers(tmp_path: Path) -> None:

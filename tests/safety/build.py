@@ -13,7 +13,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from tensorkiln.artifact import container
-from tensorkiln.artifact.elf import read_elf
+from tensorkiln.artifact.read_binary import read_binary
 from tensorkiln.link.headers import HOSTS
 from tensorkiln.link.shared import CRT, runtime_source
 from tests.safety.libraries import NAMES, executable
@@ -139,7 +139,7 @@ def _newer_containers() -> Iterator[None]:
 def _many_dimensions(folder: Path, megabytes: int) -> None:
     """dims-<megabytes>.so: a library whose metadata gives a tensor that many dimensions."""
     data = bytearray((folder / "graphs.so").read_bytes())
-    sections = read_elf(folder / "graphs.so").sections
+    sections = read_binary(folder / "graphs.so").sections
     index, found = next((i, s) for i, s in enumerate(sections) if s.name == ".kiln.meta")
     said = bytes(data[found.offset : found.offset + found.size]).rstrip(b"\0")
     many = b"[" + b'"n", ' * (megabytes * 200_000) + b'"n"]'

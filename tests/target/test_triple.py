@@ -14,7 +14,7 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.artifact.c_library import STUB_LIBRARIES
-from tensorkiln.artifact.elf import elf_of
+from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.base.errors import TensorkilnError, UnsupportedError, UserError
 from tensorkiln.base.progress import Progress
 from tensorkiln.ir.module import IRModule
@@ -132,10 +132,10 @@ def test_every_triple_is_one_of_ours_or_refused_by_name(arch: str) -> None:
 def test_what_is_made_is_for_that_machine(triple: str, tmp_path: Path) -> None:
     exe = tk.compile(MODULE, {"mtriple": triple, "mattr": []}, progress=Progress())
     path = exe.export_library(tmp_path / "a.so")
-    elf = elf_of(path.read_bytes(), str(path))
-    assert elf is not None and elf.machine == linux_arch(triple)
-    assert "libc.so.6" in elf.needed()
-    assert not [n for n in elf.needed() if n not in STUB_LIBRARIES and not n.startswith("ld-linux")]
+    binary = binary_of(path.read_bytes(), str(path))
+    assert binary is not None and binary.machine == linux_arch(triple)
+    assert "libc.so.6" in binary.needed()
+    assert not [n for n in binary.needed() if n not in STUB_LIBRARIES and not n.startswith("ld-linux")]
 
 
 # -- check and compile agree ---------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from tensorkiln.artifact.elf import elf_of
+from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.codegen.llvm.one_piece import one_piece
 
@@ -118,7 +118,7 @@ def _compiler() -> Any:
 def _lacking_weak(objects: Sequence[bytes]) -> list[str]:
     """Weak undefined symbols of the objects that neither they nor the process define."""
     symbols = [
-        s for data in objects for s in elf_of(memoryview(data), "object").symbols() if s.name
+        s for data in objects for s in binary_of(memoryview(data), "object").symbols() if s.name
     ]
     defined = {s.name for s in symbols if s.is_defined}
     weak = dict.fromkeys(s.name for s in symbols if s.is_weak and not s.is_defined)
