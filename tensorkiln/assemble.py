@@ -47,7 +47,8 @@ from tensorkiln.ir.module import AnyKernel, IRModule
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.link.artifacts import LINK_PLAN, LOADER_EXPORTS, LinkPlan, is_embedded
 from tensorkiln.link.jit_objects import for_jit
-from tensorkiln.link.shared import DEVICE_EXPORTS, RUNTIME_EXPORTS, SYSTEM_LIBRARIES, Fcompile
+from tensorkiln.link.object_format import driver_format
+from tensorkiln.link.shared import DEVICE_EXPORTS, RUNTIME_EXPORTS, Fcompile
 from tensorkiln.target import (
     Target,
     becomes_c,
@@ -120,7 +121,7 @@ def assemble(parts: LibraryParts) -> Executable:
         library_name=metadata.library,
         prefix=metadata.prefix,
         outers=[f.name for f in outers],
-        libraries=(*_libraries(parts), *SYSTEM_LIBRARIES),
+        libraries=(*_libraries(parts), *driver_format(parts.cpu.mtriple).libraries),
         identity=hashlib.sha256(f"{entry}{arena.identity}".encode()).hexdigest()[:16],
         flushes=parts.cpu.flushes_denormals,
     )

@@ -1,7 +1,7 @@
 """The functions of the system's C library that libraries may use, by the file that provides them.
 
-The linker's stubs are generated from these tables (`link/stubs.py`), and the list of a library's
-dependencies is read with them (`artifact/components.py`).
+The linker's stubs are generated from these tables (`link/elf/stubs.py`), and the list of a
+library's dependencies is read with them (`artifact/components.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ _PLAIN = (
     "llabs memchr memcmp memmove printf putchar puts qsort rand srand strcat strcpy strncpy "
     "strtod strtoll time tolower toupper"
 )
+
+OLDEST_GLIBC = "2.17"  # that linked libraries run on
 
 # soname -> symbols. Their version is GLIBC_2.2.5 on x86-64, but for those in _X86_VERSIONS, and
 # GLIBC_2.17 on aarch64.

@@ -1,7 +1,7 @@
 """What a compiled model embeds and needs: each piece of software with its license.
 
 Nothing of this is stored. Metadata says what was compiled (compiler, devices, dependencies and
-their use), and the ELF file what was linked: the list is read from both, and costs no byte.
+their use), and its binary what was linked: the list is read from both, and costs no byte.
 
     embedded  tensorkiln-runtime: the C sources of crt/ in every library
     linked    the C library; libraries of dependencies; any other file that it needs (DT_NEEDED)
@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass
 
 from tensorkiln.artifact.artifact import Artifact
 from tensorkiln.artifact.artifact_set import ArtifactSet
-from tensorkiln.artifact.c_library import LOADERS, STUB_LIBRARIES, SYSTEM_SYMBOLS
 from tensorkiln.artifact.binary import Binary
-from tensorkiln.artifact.read_binary import binary_of
+from tensorkiln.artifact.c_library import LOADERS, OLDEST_GLIBC, STUB_LIBRARIES, SYSTEM_SYMBOLS
 from tensorkiln.artifact.metadata import Metadata
 from tensorkiln.artifact.mlf.metadata import Model
+from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.artifact.sections import METADATA
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.licenses import RUNTIME_LICENSE, UNSTATED
@@ -88,7 +88,7 @@ def components(metadata: Metadata, objects: Sequence[Binary] = ()) -> tuple[Comp
     else:
         foreign = ()
         reason = "the C runtime: memory, threads, files"
-        rows.append(Component("glibc", ">=2.17", _GLIBC_LICENSE, "linked", reason))
+        rows.append(Component("glibc", f">={OLDEST_GLIBC}", _GLIBC_LICENSE, "linked", reason))
     kinds = dict.fromkeys(d.kind for d in metadata.devices if d.number)
     for name, file, license_ in (DRIVERS[kind] for kind in kinds if kind in DRIVERS):
         rows.append(Component(name, "", license_, "opened", "code for devices", (file,)))
@@ -104,7 +104,7 @@ _ORDER = ("embedded", "linked", "opened", "host", "build")
 
 
 class _Linked:
-    """The symbols that ELF files define and need; `needed` are their DT_NEEDED entries, in
+    """The symbols that binaries define and need; `needed` are the libraries that they need, in
     order."""
 
     def __init__(self, objects: Sequence[Binary]):
@@ -120,12 +120,14 @@ class _Linked:
             for name in (".comment", ".dynstr"):
                 section = binary.section(name)
                 if section is not None and name == ".comment":
-                    self.comments += bytes(binary.content(section)[:4096]).decode("ascii", "replace")
+                    self.comments += bytes(binary.content(section)[:4096]).decode(
+                        "ascii", "replace"
+                    )
                 elif section is not None:
                     names += bytes(binary.content(section))
         self.undefined = tuple(n for n in undefined if n not in self.symbols)
         versions = [tuple(map(int, v.split(b"."))) for v in re.findall(rb"GLIBC_(\d+\.\d+)", names)]
-        self.glibc = ".".join(map(str, max(versions))) if versions else "2.17"
+        self.glibc = ".".join(map(str, max(versions))) if versions else OLDEST_GLIBC
 
     def divided(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The undefined symbols of the C library, and those of others."""

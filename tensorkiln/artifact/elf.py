@@ -53,7 +53,7 @@ class Elf(Binary):
                 name, address, size, info, visibility, index = row
             symbols.append(
                 Symbol(
-                    name=names.at(name),
+                    name=names.text(name),
                     address=address,
                     size=size,
                     section=index,
@@ -111,7 +111,7 @@ class Elf(Binary):
         data = self.content(table)
         ends = range(layout.size, len(data) + 1, layout.size)
         rows = (layout.unpack_from(data, end - layout.size) for end in ends)
-        return tuple(names.at(value) for key, value in rows if key == tag)
+        return tuple(names.text(value) for key, value in rows if key == tag)
 
     def _strings(self, table: Section) -> _Names:
         if table.link >= len(self.sections):
@@ -128,7 +128,7 @@ class _Names:
     def __init__(self, table: memoryview, room: int, place: str):
         self._table, self._room, self._where = table, room, place
 
-    def at(self, offset: int) -> str:
+    def text(self, offset: int) -> str:
         """Return the zero-terminated name that begins at byte `offset`, of at most 4,095 bytes."""
         if offset >= len(self._table):
             if offset == 0:
@@ -142,6 +142,11 @@ class _Names:
         if self._room < 0:
             raise damaged("its names are longer than the file", self._where)
         return window[:end].decode("utf-8", "replace")
+
+
+def is_elf_object(head: bytes) -> bool:
+    """Whether a file with these first bytes is an object file, of either byte order."""
+    return head[16:18] in (b"\1\0", b"\0\1")
 
 
 def elf_of(data: memoryview, place: str) -> Elf:
@@ -174,10 +179,10 @@ def _sections(
     for row in rows:
         if row[1] != _NOBITS and row[4] + row[5] > len(data):
             raise damaged(f"truncated: a section lies beyond its {len(data)} bytes", place)
-    text = _Names(data[rows[names][4] : rows[names][4] + rows[names][5]], len(data), place)
+    strings = _Names(data[rows[names][4] : rows[names][4] + rows[names][5]], len(data), place)
     return tuple(
         Section(
-            name=text.at(row[0]),
+            name=strings.text(row[0]),
             kind=row[1],
             address=row[3],
             offset=row[4],

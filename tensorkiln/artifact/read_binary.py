@@ -7,18 +7,33 @@ UserError (code `bad-library`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.artifact.artifact import FileContent
 from tensorkiln.artifact.binary import Binary, damaged
-from tensorkiln.artifact.elf import elf_of
+from tensorkiln.artifact.elf import elf_of, is_elf_object
 
-# Name of a format -> its first bytes, and its reader.
-READERS: Mapping[str, tuple[bytes, Callable[[memoryview, str], Binary]]] = {
-    "ELF": (b"\x7fELF", elf_of),
-}
-# First bytes of formats that have no reader.
+
+@dataclass(frozen=True, slots=True)
+class BinaryFormat:
+    """A format that is read: its name, the first bytes of its files, the suffixes of shared
+    libraries and object files, whether first bytes (16 or more) are those of an object file, and
+    the reader, whose arguments are those of `binary_of`. What writes it is a row of
+    `link/object_format.py`."""
+
+    name: str
+    magic: bytes
+    shared_suffix: str
+    object_suffix: str
+    is_object: Callable[[bytes], bool]
+    read: Callable[[memoryview, str], Binary]
+
+
+ELF = BinaryFormat("ELF", b"\x7fELF", ".so", ".o", is_elf_object, elf_of)
+BINARY_FORMATS = (ELF,)
+# First bytes of formats that are not read -> their system.
 _FOREIGN = {
     b"\xcf\xfa\xed\xfe": "macOS",
     b"\xca\xfe\xba\xbe": "macOS",
@@ -26,10 +41,9 @@ _FOREIGN = {
 }
 
 
-def format_name(head: bytes) -> str:
-    """The name of the format of a file with these first bytes, as in READERS; empty if it is of
-    none of them."""
-    return next((name for name, (magic, _) in READERS.items() if head.startswith(magic)), "")
+def binary_format(head: bytes) -> BinaryFormat | None:
+    """The format of a file with these first bytes; None if it is none that is read."""
+    return next((f for f in BINARY_FORMATS if head.startswith(f.magic)), None)
 
 
 def read_binary(path: str | Path) -> Binary:
@@ -41,10 +55,11 @@ def read_binary(path: str | Path) -> Binary:
 def binary_of(data: memoryview, place: str) -> Binary:
     """Read the headers of a file in memory, called `place` in errors (code `bad-library`)."""
     head = bytes(data[:8])
-    name = format_name(head)
-    if not name:
-        raise damaged(f"not an {' or '.join(READERS)} file{_looks_like(head)}", place)
-    return READERS[name][1](data, place)
+    form = binary_format(head)
+    if form is None:
+        names = " or ".join(f.name for f in BINARY_FORMATS)
+        raise damaged(f"not an {names} file{_looks_like(head)}", place)
+    return form.read(data, place)
 
 
 def _looks_like(head: bytes) -> str:

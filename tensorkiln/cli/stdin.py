@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tensorkiln.artifact.read_binary import BINARY_FORMATS
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.cli.options import STDIO
@@ -17,7 +18,8 @@ from tensorkiln.cli.screen import Screen
 NAME = "<stdin>"
 _ONNX = b"\x08"  # the number of its first field, with which no text begins
 # What other files begin with -> how they are called.
-_MAGIC = {b"\x7fELF": ".so", b"!<arch>\n": ".a", b"KILNSET": ".kiln"}
+_MAGIC = {b"!<arch>\n": ".a", b"KILNSET": ".kiln"}
+_MAGIC |= {form.magic: form.shared_suffix for form in BINARY_FORMATS}
 
 
 @contextmanager

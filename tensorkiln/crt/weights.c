@@ -10,7 +10,7 @@
 #define PIECE ((uint64_t)2 << 20)
 #define BEFORE_HASH (8 + sizeof WEIGHTS_HEAD - 1)
 
-/* What link/weights_segment.py writes at kiln_this_library.weights; the pointer is the first
+/* What link/elf/weights_segment.py writes at kiln_this_library.weights; the pointer is the first
  * member. */
 typedef struct weights_place {
     char *data;

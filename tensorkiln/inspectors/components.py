@@ -16,7 +16,7 @@ from tensorkiln.artifact.components import (
 )
 from tensorkiln.artifact.metadata import Metadata
 from tensorkiln.artifact.mlf.load import open_model_library
-from tensorkiln.artifact.read_binary import binary_of
+from tensorkiln.artifact.read_binary import binary_format, binary_of
 from tensorkiln.artifact.sections import METADATA
 from tensorkiln.artifact.spdx import spdx_document
 from tensorkiln.base.errors import UserError
@@ -70,12 +70,12 @@ def contents_of(subject: Subject) -> Contents:
 
 
 def _objects(subject: Subject) -> list[Binary]:
-    """The ELF files that a library is: itself, or the members of a static one."""
+    """The binaries that a library is: itself, or the members of a static one."""
     if subject.kind in ("library", "file") and subject.itself is not None:
         files = [subject.itself]
     else:
         files = [*files_of(subject.artifacts)] if subject.kind == "archive" else []
-    return [binary_of(a.view, a.name) for a in files if bytes(a.view[:4]) == b"\x7fELF"]
+    return [binary_of(a.view, a.name) for a in files if binary_format(bytes(a.view[:8]))]
 
 
 def _metadata(binary: Binary) -> Metadata | None:

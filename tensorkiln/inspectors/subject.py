@@ -22,7 +22,7 @@ from tensorkiln.artifact.mlf.load import (
     load_model_library_format,
     open_model_library,
 )
-from tensorkiln.artifact.read_binary import binary_of
+from tensorkiln.artifact.read_binary import binary_format, binary_of
 from tensorkiln.artifact.weights_file import read_weights, weights_beside
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import open_plain, plain_path
@@ -92,8 +92,8 @@ def open_subject(path: str | Path) -> Subject:
             raise UserError(
                 error.message, code=error.code, where=path_text, hint=error.hint
             ) from None
-    if head.startswith(b"\x7fELF"):
-        return _elf(place, itself)
+    if binary_format(head) is not None:
+        return _binary(place, itself)
     if head.startswith(AR_MAGIC):
         members = ar_members(content.view, str(path))
         return Subject(str(path), "archive", _members(place, "archive", members), itself)
@@ -105,13 +105,15 @@ def open_subject(path: str | Path) -> Subject:
 
 
 def _file_name(path: Path, head: bytes) -> str:
-    """The file's name made valid for an artifact. If its first bytes are those of ELF or bitcode,
-    it ends in `.o`, `.so` or `.bc`, which is appended if missing."""
+    """The file's name made valid for an artifact. If its first bytes are those of a binary or of
+    bitcode, it ends in `.o`, `.so` or `.bc`, which is appended if missing."""
     plain = re.sub(r"[\0-\x1f\ud800-\udfff]", "_", path.name.translate(_NOT_IN_NAMES))
     name = plain[-200:].rstrip(". ") or "file"
     suffixes: tuple[str, ...] = ()
-    if head.startswith(b"\x7fELF"):
-        suffixes = (".o", ".so") if head[16:18] in (b"\1\0", b"\0\1") else (".so", ".o")
+    if (form := binary_format(head)) is not None:
+        suffixes = (form.shared_suffix, form.object_suffix)
+        if form.is_object(head):
+            suffixes = suffixes[::-1]
     elif head.startswith(BITCODE):
         suffixes = (".bc",)
     return name if not suffixes or name.lower().endswith(suffixes) else name + suffixes[0]
@@ -197,7 +199,7 @@ def _tar(path: Path) -> ArtifactSet:
 # -- libraries ---------------------------------------------------------------------------------
 
 
-def _elf(path: Path, itself: Artifact) -> Subject:
+def _binary(path: Path, itself: Artifact) -> Subject:
     binary = binary_of(itself.view, str(path))
     section = binary.section(sections.METADATA)
     if binary.relocatable or section is None:

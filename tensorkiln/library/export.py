@@ -14,10 +14,13 @@ from tensorkiln.artifact.tar import write_tar
 from tensorkiln.base.errors import UnsupportedError, UserError, nearest
 from tensorkiln.link.arguments import check_link_arguments
 from tensorkiln.link.artifacts import link_artifacts
+from tensorkiln.link.object_format import FORMATS
 from tensorkiln.link.shared import Fcompile
 from tensorkiln.link.static import link_static
 
-SUFFIXES = (".so", ".a", ".o", ".tar")
+_SHARED = tuple(row.shared_suffix for row in FORMATS.values())
+_STATIC = tuple(s for row in FORMATS.values() for s in (row.archive_suffix, row.object_suffix))
+SUFFIXES = (*_SHARED, *_STATIC, ".tar")
 _SYSTEMS = {".dylib": "macOS", ".dll": "Windows", ".wasm": "WebAssembly"}
 
 
@@ -44,7 +47,7 @@ def export_library(
             hint=nearest(str(weights), ("embedded", "beside")),
         )
     beside = weights == "beside"
-    if path.suffix in (".a", ".o", ".tar") and beside:
+    if path.suffix not in _SHARED and beside:
         raise UserError(
             f"weights lie beside shared libraries, not beside {path.name!r}", code="bad-argument"
         )
@@ -58,7 +61,8 @@ def export_library(
             hint=f"{path.with_suffix('.tar').name!r}: the artifacts as an archive",
         )
     addons, exports = tuple(addons), tuple(exports)
-    link = functools.partial(link_artifacts, beside=beside) if path.suffix == ".so" else link_static
+    is_shared = path.suffix in _SHARED
+    link = functools.partial(link_artifacts, beside=beside) if is_shared else link_static
     return link(
         artifacts,
         path,

@@ -24,6 +24,7 @@ from tensorkiln.link.artifacts import (
 )
 from tensorkiln.link.audit import require_weights
 from tensorkiln.link.libraries import found_libraries
+from tensorkiln.link.object_format import driver_format
 from tensorkiln.link.shared import RUNTIME_EXPORTS, Fcompile
 from tensorkiln.runtime import load
 from tensorkiln.runtime.device import Devices
@@ -72,7 +73,7 @@ def _link_here(
     plan = LinkPlan.of(artifacts)
     if any(a.loader == "llvmjit" for a in artifacts):
         return _linked_in_memory(artifacts, plan, addons)
-    path = folder / f"{plan.name}.so"
+    path = folder / f"{plan.name}{driver_format(plan.triple).shared_suffix}"
     return link_artifacts(artifacts, path, fcompile=fcompile, addons=addons, in_memory=True)
 
 
@@ -85,7 +86,7 @@ def _linked_in_memory(
     from tensorkiln.codegen.llvm.jit import link_in_memory
 
     own = [a for a in artifacts if isinstance(a, Artifact) and a.loader == "llvmjit"]
-    libraries = found_libraries(plan.libraries)
+    libraries = found_libraries(plan.libraries, driver_format(plan.triple))
     if libraries:
         raise UnsupportedError(
             f"llvmjit links no libraries: {', '.join(libraries)}", hint="target llvm"

@@ -24,11 +24,11 @@ from tensorkiln.artifact.sections import ARTIFACTS, ARTIFACTS_HEAD
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.base.json_text import parse_json
 from tensorkiln.base.schema import Reader
-from tensorkiln.link.elf_object import ALLOC, PROGBITS, DataSection, object_chunks
+from tensorkiln.link.data_section import DataSection
 from tensorkiln.link.isolate import ADDON
 from tensorkiln.link.libraries import naming_dependencies
+from tensorkiln.link.object_format import format_of, library_arch
 from tensorkiln.link.shared import Fcompile, link_shared
-from tensorkiln.link.toolchain import linux_arch
 
 LINK_PLAN = "link.json"
 WEIGHTS = "weights.bin"
@@ -246,11 +246,11 @@ def _addon(number: int, addon: str | Path | bytes, triple: str) -> tuple[str, me
     else:
         name, data = f"{ADDON}{number}", memoryview(addon)
     binary = binary_of(data, name)
-    if not binary.relocatable or binary.machine != linux_arch(triple):
+    if not binary.relocatable or binary.machine != library_arch(triple):
         what = "an object file" if binary.relocatable else "a library or a program"
         raise UserError(
             f"{name} is {what} for {binary.machine}; an addon is an object file for "
-            f"{linux_arch(triple)}",
+            f"{library_arch(triple)}",
             code="bad-addon",
         )
     return name, data
@@ -312,5 +312,6 @@ def container_object(artifacts: ArtifactSet, triple: str) -> Iterator[bytes | me
     body = b"".join(artifacts.to_chunks(leave_out=NOT_EMBEDDED, in_memory=True))
     content = [len(body).to_bytes(ARTIFACTS_HEAD, "little"), body]
     size = ARTIFACTS_HEAD + len(body)
-    section = DataSection(ARTIFACTS, PROGBITS, ALLOC, 64, size, content)
-    return object_chunks(linux_arch(triple), [section], _SYMBOL, 0, size)
+    section = DataSection(ARTIFACTS, "constant", 64, size, content)
+    arch = library_arch(triple)
+    return format_of(triple).data_object(arch, [section], _SYMBOL, 0, size)

@@ -29,7 +29,7 @@ from tensorkiln.artifact.c_library import SYSTEM_SYMBOLS
 from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.base.errors import UserError
 from tensorkiln.link.audit import clash
-from tensorkiln.link.rename import rename_symbols
+from tensorkiln.link.object_format import rename_symbols
 
 OTHER = "kiln_of_"
 ADDON = "addon "  # begins the owner of an addon

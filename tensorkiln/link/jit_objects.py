@@ -12,6 +12,7 @@ from tensorkiln.base.tools import ToolFailure
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.link.artifacts import source_name
 from tensorkiln.link.isolate import RUNTIME, isolate
+from tensorkiln.link.object_format import library_arch
 from tensorkiln.link.shared import (
     CRT,
     device_kinds,
@@ -23,7 +24,6 @@ from tensorkiln.link.toolchain import (
     Toolchain,
     blamed,
     choose_toolchain,
-    linux_arch,
     tool_error,
 )
 
@@ -43,9 +43,10 @@ def jit_objects(
     output, which names the external code generator that emitted
     the source (`authors` maps file names to artifacts), if one did."""
     tools = choose_toolchain(triple)
-    runtime = runtime_source(devices=device_kinds(sources), defines=runtime_defines(sources))
+    devices, defines = device_kinds(sources), runtime_defines(sources)
+    runtime = runtime_source(devices=devices, defines=defines, row=tools.format)
     texts = {**sources, "runtime.c": runtime}
-    found, flags = authors or {}, FLAGS[linux_arch(triple)]
+    found, flags = authors or {}, FLAGS[library_arch(triple)]
     return {
         f"{Path(name).stem}.o": _object(tools, name, text, flags, found)
         for name, text in texts.items()

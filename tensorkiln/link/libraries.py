@@ -12,16 +12,17 @@ from tensorkiln.artifact.artifact_set import ArtifactSet
 from tensorkiln.artifact.c_library import STUB_LIBRARIES
 from tensorkiln.artifact.components import set_metadata
 from tensorkiln.artifact.dependency import checked_libraries, dependencies_of
-from tensorkiln.artifact.read_binary import binary_of, read_binary
+from tensorkiln.artifact.read_binary import binary_format, binary_of, read_binary
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.text import listed
+from tensorkiln.link.object_format import ObjectFormat
 
-# `-lc`, `-lm`, ...: stubs of these libraries are in every link (link/stubs.py).
+# `-lc`, `-lm`, ...: stubs of these libraries are in every link (link/elf/stubs.py).
 _ALWAYS = frozenset(f"-l{name.removeprefix('lib').partition('.')[0]}" for name in STUB_LIBRARIES)
 
 
-def found_libraries(libraries: Sequence[str]) -> list[str]:
+def found_libraries(libraries: Sequence[str], row: ObjectFormat) -> list[str]:
     """Return linker arguments with each `-lx` replaced by the file found in the `-L` folders; `-lc`
     and others that are in every link are left out.
 
@@ -30,20 +31,22 @@ def found_libraries(libraries: Sequence[str]) -> list[str]:
     """
     checked_libraries(libraries, "the libraries of a link")
     folders = [Path(text[2:]) for text in libraries if text.startswith("-L")]
-    found: list[str] = []
+    arguments: list[str] = []
     for text in libraries:
         if text.startswith("-l"):
             if text not in _ALWAYS:
-                found.append(str(_searched(text[2:], folders)))
+                arguments.append(str(_searched(text[2:], folders, row)))
         elif text.startswith("-") or Path(text).is_file():
-            found.append(text)
+            arguments.append(text)
         else:
             raise UserError(f"there is no library {text!r}", code="missing-library")
-    return found
+    return arguments
 
 
-def _searched(name: str, folders: Sequence[Path]) -> Path:
-    names = [name[1:]] if name.startswith(":") else [f"lib{name}.so", f"lib{name}.a"]
+def _searched(name: str, folders: Sequence[Path], row: ObjectFormat) -> Path:
+    names = [f"lib{name}{suffix}" for suffix in (row.shared_suffix, row.archive_suffix)]
+    if name.startswith(":"):
+        names = [name[1:]]
     places = [folder / n for folder in folders for n in names]
     for place in places:
         if place.is_file():
@@ -95,16 +98,16 @@ def _is_named(file: str, message: str) -> bool:
 def symbols_of_libraries(libraries: Sequence[str]) -> dict[str, str] | None:
     """Map each symbol that the libraries define to the first library with it; None if the symbols
     of one cannot be read, as for a linker script."""
-    found: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for text in libraries:
         if text.startswith("-"):
             continue
         try:
             for name in _archived(Path(text)) if text.endswith(".a") else _shared(Path(text)):
-                found.setdefault(name, text)
+                owners.setdefault(name, text)
         except UserError:
             return None
-    return found
+    return owners
 
 
 def _shared(path: Path) -> Iterator[str]:
@@ -118,15 +121,15 @@ def _archived(path: Path) -> Iterator[str]:
     data = FileContent(path).view
     if bytes(data[:8]) != b"!<arch>\n":
         raise UserError(f"{str(path)!r} is not a readable archive", code="not-a-library")
-    at = 8
-    while at + 60 <= len(data):
+    position = 8
+    while position + 60 <= len(data):
         try:
-            size = int(bytes(data[at + 48 : at + 58]))
+            size = int(bytes(data[position + 48 : position + 58]))
         except ValueError:
             raise UserError(f"{str(path)!r} is a damaged archive", code="not-a-library") from None
-        member = data[at + 60 : at + 60 + size]
-        if bytes(member[:4]) == b"\x7fELF":
+        member = data[position + 60 : position + 60 + size]
+        if binary_format(bytes(member[:8])) is not None:
             for symbol in binary_of(member, str(path)).symbols():
                 if symbol.is_defined and symbol.is_global:
                     yield symbol.name
-        at += 60 + size + size % 2
+        position += 60 + size + size % 2

@@ -1,7 +1,7 @@
 """`link_shared`: kernel objects, the host entry file, weights and the C runtime into one `.so`.
 
 The runtime (crt/) is compiled with hidden symbols; a version script exports the documented ones
-only. Stub libraries bind what is used of the C library to versions of glibc 2.17 (`stubs.py`).
+only. Stub libraries bind what is used of the C library to versions of glibc 2.17 (`elf/stubs.py`).
 Files of the runtime for devices are compiled only into libraries whose C includes `crt/device.h`,
 and those of one kind of device only where its table is named (`device_kinds`): other libraries keep
 their bytes.
@@ -26,7 +26,6 @@ from tensorkiln.artifact.artifact import (
     write_at,
     write_content,
 )
-from tensorkiln.artifact.c_library import SYSTEM_SYMBOLS
 from tensorkiln.artifact.metadata import ConstantInfo
 from tensorkiln.artifact.sections import WEIGHTS_PAD
 from tensorkiln.artifact.weights_check import hash_of_pieces
@@ -40,18 +39,14 @@ from tensorkiln.base.tools import ToolFailure
 from tensorkiln.link.audit import audit_symbols, audit_weights
 from tensorkiln.link.isolate import isolate
 from tensorkiln.link.libraries import found_libraries, symbols_of_libraries
+from tensorkiln.link.object_format import ELF, ObjectFormat, driver_format, library_arch
 from tensorkiln.link.toolchain import (
-    C_FLAGS,
-    LINK_FLAGS,
     Toolchain,
     ZigToolchain,
     blamed,
     choose_toolchain,
-    link_options,
-    linux_arch,
     tool_error,
 )
-from tensorkiln.link.weights_segment import place_weights, placeholder
 
 # Free bytes below which a tool's failure is blamed on a full disk: some tools just abort then.
 _NEARLY_FULL = 1 << 20
@@ -60,10 +55,6 @@ _NEARLY_FULL = 1 << 20
 Fcompile = Callable[[str, list[str], list[str]], object]
 
 CRT = Path(__file__).resolve().parent.parent / "crt"
-OS_SOURCE = "os_posix.c"  # the file of the runtime that asks the system (os.h)
-
-# Since glibc 2.34 libpthread and libdl are part of libc, and the files of these names are empty.
-SYSTEM_LIBRARIES = ("-lpthread", "-ldl", "-lm")
 
 RUNTIME_EXPORTS: tuple[str, ...] = (
     "kiln_abi_version",
@@ -120,20 +111,24 @@ def device_kinds(sources: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(kind for kind in ALL_KINDS if f"&kiln_{kind}" in text)
 
 
-def crt_sources(*, devices: Sequence[str] = ()) -> list[Path]:
-    """The runtime's C files, sorted; those for devices only if the library has kinds `devices`."""
-    left_out = {name for kind in ALL_KINDS if kind not in devices for name in _KIND_SOURCES[kind]}
+def crt_sources(*, devices: Sequence[str] = (), row: ObjectFormat = ELF) -> list[Path]:
+    """The runtime's C files for a format, sorted; those for devices only if the library has kinds
+    `devices`."""
+    unused = {name for kind in ALL_KINDS if kind not in devices for name in _KIND_SOURCES[kind]}
+    unused |= {path.name for path in CRT.glob("os_*.c")} - {row.os_source}
     if not devices:
-        left_out.update(_DEVICE_SOURCES)
-    return [path for path in sorted(CRT.glob("*.c")) if path.name not in left_out]
+        unused.update(_DEVICE_SOURCES)
+    return [path for path in sorted(CRT.glob("*.c")) if path.name not in unused]
 
 
-def runtime_source(*, devices: Sequence[str] = (), defines: Sequence[str] = ()) -> str:
+def runtime_source(
+    *, devices: Sequence[str] = (), defines: Sequence[str] = (), row: ObjectFormat = ELF
+) -> str:
     """C text that includes all sources of the runtime, with those of the kinds `devices`, behind
     the lines `defines`: they are compiled as one translation unit. The headers of the system come
     before all else, with no macro of ours."""
-    names = [path.name for path in crt_sources(devices=devices)]
-    names.sort(key=lambda name: name != OS_SOURCE)
+    names = [path.name for path in crt_sources(devices=devices, row=row)]
+    names.sort(key=lambda name: name != row.os_source)
     lines = [f'#include "{name}"\n' for name in names]
     if devices:
         lines[:1] = ["#define KILN_DEVICES 1\n", *lines[:1], _DEVICE_HEADER]
@@ -177,26 +172,26 @@ def link_shared(
     that an artifact needs and nothing defines, an object of another machine, failure of a tool: the
     message holds the command and its output), and InternalError where the runtime is to blame.
     """
-    target = plain_path(output)
-    given = [FileContent(item).view if isinstance(item, Path) else item for item in objects]
+    target, row = plain_path(output), driver_format(triple)
+    contents = [FileContent(item).view if isinstance(item, Path) else item for item in objects]
     names = [*owners, *(f"object {i}" for i in range(len(owners), len(objects)))]
     if weights is not None and content_size(weights):
-        given.append(placeholder(linux_arch(triple)))
+        contents.append(row.placeholder(library_arch(triple)))
         names.append("the weights")
     else:
         weights = None
-    more = DEVICE_EXPORTS if device_kinds(c_sources) else ()
-    shown = sorted({*RUNTIME_EXPORTS, *more, *exports})
-    job = _Link(given, names, c_sources, shown, tuple(libraries), authors or {})
+    of_devices = DEVICE_EXPORTS if device_kinds(c_sources) else ()
+    exports = sorted({*RUNTIME_EXPORTS, *of_devices, *exports})
+    job = _Link(row, contents, names, c_sources, exports, tuple(libraries), authors or {})
     with ExitStack() as files:  # both are renamed at the end, the weights first
         temporary = files.enter_context(atomic_path(target, mode=0o777))
         code = _linked(job, triple, fcompile, target, workspace_dir)
         audit_weights(code, content_size(weights) if weights is not None else 0)
         if weights is not None and beside is not None:
-            other = files.enter_context(atomic_path(weights_beside(target)))
-            digest = write_weights(other, weights, beside, compact)
-            code = place_weights(code, content_size(weights), digest, compact).head
-        _write(temporary, code, weights if beside is None else None, compact)
+            file = files.enter_context(atomic_path(weights_beside(target)))
+            digest = write_weights(file, weights, beside, compact)
+            code = row.place_weights(code, content_size(weights), digest, compact).head
+        _write(row, temporary, code, weights if beside is None else None, compact)
     return target
 
 
@@ -204,12 +199,18 @@ def link_shared(
 class _Link:
     """The inputs of a link besides the runtime, which is part of every link."""
 
+    format: ObjectFormat
     objects: Sequence[bytes | memoryview]
     owners: Sequence[str]  # of `objects`, in the same order
     sources: Mapping[str, str]
-    shown: Sequence[str]
+    exports: Sequence[str]
     libraries: tuple[str, ...]
     authors: Mapping[str, str]  # file name of a source -> the artifact it is from
+
+    @property
+    def library(self) -> str:
+        """The name of what the linker writes."""
+        return f"library{self.format.shared_suffix}"
 
     def key(self, tools: Toolchain) -> dict[str, str]:
         """Components of the linked code's cache key. Libraries are not part of it: a link with
@@ -224,8 +225,8 @@ class _Link:
             "objects": digest.hexdigest(),
             "owners": json.dumps([*self.owners, dict(self.authors)]),
             "sources": json.dumps(dict(self.sources)),
-            "shown": " ".join(self.shown),
-            "link_flags": " ".join(LINK_FLAGS),
+            "exports": " ".join(self.exports),
+            "link_flags": " ".join(self.format.link_flags),
         }
 
 
@@ -242,9 +243,9 @@ def _linked(
     key, cache = None, user_cache()
     if isinstance(tools, ZigToolchain) and cache is not None and not job.libraries:
         key = job.key(tools)
-        found = cache.get(key_of(key)) if workspace_dir is None else None
-        if found is not None:
-            return found
+        code = cache.get(key_of(key)) if workspace_dir is None else None
+        if code is not None:
+            return code
     with work_folder(target, workspace_dir) as folder:
         try:
             if tools is None:
@@ -254,34 +255,35 @@ def _linked(
                 _link_by_tools(tools, _written(job, folder), job, folder)
         except ToolFailure as failure:
             raise explained(failure, tools, folder, job.libraries) from failure
-        made = (folder / "library.so").read_bytes()
+        code = (folder / job.library).read_bytes()
     if key is not None and cache is not None:
-        cache.put(key_of(key), made, key)
-    return made
+        cache.put(key_of(key), code, key)
+    return code
 
 
 def _written(job: _Link, folder: Path) -> list[str]:
-    """Write the objects, C sources and the version script `exports.map` to `folder`; return the
-    file names of the objects, in their order."""
+    """Write the objects, C sources and the list of exports to `folder`; return the file names of
+    the objects, in their order."""
     names = []
     for i, item in enumerate(job.objects):
-        names.append(f"kernel_{i:04d}.o")
+        names.append(f"kernel_{i:04d}{job.format.object_suffix}")
         (folder / names[-1]).write_bytes(item)
     for name, text in job.sources.items():
         (folder / name).write_text(text)
-    lines = "".join(f"    {name};\n" for name in job.shown)
-    (folder / "exports.map").write_text(f"{{\n  global:\n{lines}  local: *;\n}};\n")
+    (folder / job.format.export_file).write_text(job.format.export_list(job.exports))
     return names
 
 
-def _write(path: Path, code: bytes, weights: Content | None, compact: bool) -> None:
+def _write(
+    row: ObjectFormat, path: Path, code: bytes, weights: Content | None, compact: bool
+) -> None:
     """Write the linked code to the existing file `path`, followed by the weights, and their hash
     into the code."""
     with path.open("r+b", buffering=0) as stream:
         if weights is None:
             write_at(stream.fileno(), memoryview(code), 0)
             return
-        placed = place_weights(code, content_size(weights), compact=compact)
+        placed = row.place_weights(code, content_size(weights), compact=compact)
         end = placed.start + content_size(weights) + WEIGHTS_PAD
         stream.truncate(end)
         write_at(stream.fileno(), memoryview(placed.head), 0)
@@ -306,29 +308,29 @@ def work_folder(output: Path, keep: str | Path | None) -> Iterator[Path]:
     """Yield a temporary folder for intermediate files, beside the output; it is always removed. If
     `keep` names a folder, the files are copied there, also after an error. UserError if a copy
     would replace a file that no former run wrote; after an error, that is a note of the error."""
-    kept = made_folder(keep) if keep is not None else None
+    copies = made_folder(keep) if keep is not None else None
     with folder_beside(output) as folder:
         try:
             yield folder.resolve()
         except Exception as error:
             try:
-                _keep(folder, kept)
-            except UserError as other:
-                error.add_note(f"intermediate files are not kept: {other.message}")
+                _keep(folder, copies)
+            except UserError as refusal:
+                error.add_note(f"intermediate files are not kept: {refusal.message}")
             raise
-        _keep(folder, kept)
+        _keep(folder, copies)
 
 
-def _keep(folder: Path, kept: Path | None) -> None:
-    if kept is not None:
-        write_files(kept, {f.name: f for f in sorted(folder.iterdir()) if f.is_file()})
+def _keep(folder: Path, copies: Path | None) -> None:
+    if copies is not None:
+        write_files(copies, {f.name: f for f in sorted(folder.iterdir()) if f.is_file()})
 
 
 def _link_by_tools(tools: Toolchain, files: Sequence[str], job: _Link, folder: Path) -> None:
     names = _compiled(tools, files, job, folder, ())
-    own = isinstance(tools, ZigToolchain)
-    libraries = found_libraries(job.libraries) if own else job.libraries
-    tools.link(names, "library.so", "exports.map", libraries, folder)
+    is_packaged = isinstance(tools, ZigToolchain)
+    libraries = found_libraries(job.libraries, job.format) if is_packaged else job.libraries
+    tools.link(names, job.library, job.format.export_file, libraries, folder)
 
 
 def compiled_objects(
@@ -338,17 +340,18 @@ def compiled_objects(
     authors: Mapping[str, str],
     libraries: Sequence[str],
     folder: Path,
-    shown: Sequence[str] = (),
+    exports: Sequence[str] = (),
     later: Sequence[str] = (),
 ) -> list[str]:
     """Write all objects of a library to `folder`, those compiled from `sources` and the runtime's
     included, check their symbols, and return the file names.
 
     `objects` are (owner, bytes) pairs, and `authors` maps sources to artifacts; each symbol of
-    `shown` must be defined; `later` are symbols that the caller's further objects will define.
+    `exports` must be defined; `later` are symbols that the caller's further objects will define.
     """
     owners = [owner for owner, _ in objects]
-    job = _Link([data for _, data in objects], owners, sources, shown, tuple(libraries), authors)
+    code = [data for _, data in objects]
+    job = _Link(tools.format, code, owners, sources, exports, tuple(libraries), authors)
     return _compiled(tools, _written(job, folder), job, folder, later)
 
 
@@ -359,43 +362,43 @@ def _compiled(
     With the packaged tools every reference must resolve inside or to a named library. A compiler
     driver links a C library whose symbols are not known here, so there the linker checks that."""
     try:
-        own = tools.compile(list(job.sources), CRT, folder) if job.sources else []
+        host = tools.compile(list(job.sources), CRT, folder) if job.sources else []
     except ToolFailure as failure:
-        theirs = blamed(failure, job.authors)
-        if theirs is None:
+        mistake = blamed(failure, job.authors)
+        if mistake is None:
             raise
-        raise theirs from failure
+        raise mistake from failure
     devices, defines = device_kinds(job.sources), runtime_defines(job.sources)
     runtime = _runtime_object(tools, folder, devices=devices, defines=defines)
     compiled = [
-        *((job.authors.get(s, f"host/{s}"), o) for s, o in zip(job.sources, own, strict=True)),
+        *((job.authors.get(s, f"host/{s}"), o) for s, o in zip(job.sources, host, strict=True)),
         ("the runtime", runtime),
     ]
     names = [*files, *(name for _, name in compiled)]
     objects = [*zip(job.owners, job.objects, strict=True)]
     objects += [(owner, (folder / name).read_bytes()) for owner, name in compiled]
-    objects = _isolated(objects, names, job.shown, folder)
+    objects = _isolated(objects, names, job.exports, folder)
     provided = None
     if isinstance(tools, ZigToolchain):
-        brought = symbols_of_libraries(found_libraries(job.libraries))
-        provided = None if brought is None else {*brought, *SYSTEM_SYMBOLS, *later}
-    audit_symbols(objects, provided, job.shown)
-    return [*own, *files, runtime]
+        brought = symbols_of_libraries(found_libraries(job.libraries, job.format))
+        provided = None if brought is None else {*brought, *job.format.system_symbols, *later}
+    audit_symbols(objects, provided, job.exports)
+    return [*host, *files, runtime]
 
 
 def _isolated(
     objects: Sequence[tuple[str, bytes | memoryview]],
     names: Sequence[str],
-    shown: Sequence[str],
+    exports: Sequence[str],
     folder: Path,
 ) -> list[tuple[str, bytes | memoryview]]:
     """Rename conflicting symbols (link/isolate.py); the files `names` of changed objects are
     written again."""
     settled = []
-    for (owner, data), name, made in zip(objects, names, isolate(objects, shown), strict=True):
-        if made is not data:
-            (folder / name).write_bytes(made)
-        settled.append((owner, made))
+    for (owner, data), name, content in zip(objects, names, isolate(objects, exports), strict=True):
+        if content is not data:
+            (folder / name).write_bytes(content)
+        settled.append((owner, content))
     return settled
 
 
@@ -403,17 +406,22 @@ def _link_by_callable(fcompile: Fcompile, files: Sequence[str], job: _Link, fold
     """Let the caller's function link. It gets absolute paths, since it may run in any folder."""
     paths = [str(folder / name) for name in [*job.sources, *files]]
     devices = device_kinds(job.sources)
-    paths += [str(path) for path in crt_sources(devices=devices)]
-    options = [*C_FLAGS, f"-I{CRT}", f"-ffile-prefix-map={folder}=.", f"-ffile-prefix-map={CRT}=."]
+    paths += [str(path) for path in crt_sources(devices=devices, row=job.format)]
+    options = [
+        *job.format.c_flags,
+        f"-I{CRT}",
+        f"-ffile-prefix-map={folder}=.",
+        f"-ffile-prefix-map={CRT}=.",
+    ]
     if devices:
         options.append("-DKILN_DEVICES=1")
     options += ["-D{1}={2}".format(*line.split()) for line in runtime_defines(job.sources)]
-    options += link_options(str(folder / "exports.map"))
-    options += [*job.libraries, *SYSTEM_LIBRARIES]
+    options += job.format.driver_options(str(folder / job.format.export_file))
+    options += [*job.libraries, *job.format.libraries]
     name = getattr(fcompile, "__name__", type(fcompile).__name__)
     with plugin(f"fcompile {name!r}"):
-        fcompile(str(folder / "library.so"), paths, options)
-    if not (folder / "library.so").is_file():
+        fcompile(str(folder / job.library), paths, options)
+    if not (folder / job.library).is_file():
         raise UserError(
             f"fcompile {name!r} returned, but wrote no output",
             code="link-failed",
@@ -424,9 +432,9 @@ def _link_by_callable(fcompile: Fcompile, files: Sequence[str], job: _Link, fold
 def runtime_sources_key(tools: Toolchain) -> dict[str, str]:
     """Cache key components for objects compiled from the runtime's sources or with its headers."""
     digest = hashlib.sha256()
-    for path in sorted([*CRT.glob("*.h"), *crt_sources(devices=ALL_KINDS)]):
+    for path in sorted([*CRT.glob("*.h"), *crt_sources(devices=ALL_KINDS, row=tools.format)]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    compiler = {"tool": tools.identity, "c_flags": " ".join(C_FLAGS)}
+    compiler = {"tool": tools.identity, "c_flags": " ".join(tools.format.c_flags)}
     return {"kind": "crt", "crt": digest.hexdigest(), **compiler}
 
 
@@ -440,12 +448,14 @@ def _runtime_object(
         parts["devices"] = " ".join(devices)
     if defines:
         parts["defines"] = " ".join(defines)
-    found = cache.get(key_of(parts)) if cache is not None else None
-    if found is not None:
-        (folder / "runtime.o").write_bytes(found)
-        return "runtime.o"
-    (folder / "runtime.c").write_text(runtime_source(devices=devices, defines=defines))
-    tools.compile(["runtime.c"], CRT, folder)
+    code = cache.get(key_of(parts)) if cache is not None else None
+    if code is not None:
+        name = f"runtime{tools.format.object_suffix}"
+        (folder / name).write_bytes(code)
+        return name
+    text = runtime_source(devices=devices, defines=defines, row=tools.format)
+    (folder / "runtime.c").write_text(text)
+    (name,) = tools.compile(["runtime.c"], CRT, folder)
     if cache is not None:
-        cache.put(key_of(parts), (folder / "runtime.o").read_bytes(), parts)
-    return "runtime.o"
+        cache.put(key_of(parts), (folder / name).read_bytes(), parts)
+    return name

@@ -21,9 +21,9 @@ from tensorkiln.base.files import atomic_path, plain_path
 from tensorkiln.base.tools import ToolFailure
 from tensorkiln.link.artifacts import LinkPlan, parts_of
 from tensorkiln.link.audit import audit_weights
-from tensorkiln.link.rename import rename_symbols
+from tensorkiln.link.object_format import rename_symbols
 from tensorkiln.link.shared import Fcompile, compiled_objects, explained, work_folder
-from tensorkiln.link.toolchain import choose_toolchain, linux_arch
+from tensorkiln.link.toolchain import choose_toolchain
 from tensorkiln.link.weights_object import write_weights_object
 
 SHARED_BY_ALL = "kiln_system_libraries"  # one per program, so its name is the same in all libraries
@@ -54,7 +54,8 @@ def link_static(
     plan, target = LinkPlan.of(artifacts), plain_path(output)
     parts = parts_of(artifacts, plan, addons)
     tools = choose_toolchain(plan.triple, fcompile)
-    if target.suffix == ".a" and parts.weights is not None:
+    archive_suffix = tools.format.archive_suffix
+    if target.suffix == archive_suffix and parts.weights is not None:
         _check_size(content_size(parts.weights))
     with atomic_path(target) as temporary, work_folder(target, workspace_dir) as folder:
         try:
@@ -78,9 +79,9 @@ def link_static(
         members = [folder / "code.o"]
         if parts.weights is not None and parts.has_weights:
             members.append(folder / "weights.o")
-            arch, symbol = linux_arch(plan.triple), names[WEIGHTS_SYMBOL]
-            write_weights_object(members[-1], parts.weights, arch, symbol)
-        if target.suffix == ".a":
+            symbol = names[WEIGHTS_SYMBOL]
+            write_weights_object(members[-1], parts.weights, plan.triple, symbol)
+        if target.suffix == archive_suffix:
             _write_archive(temporary, members)
         else:
             tools.merge([m.name for m in members], "whole.o", folder)
@@ -88,10 +89,10 @@ def link_static(
     return target
 
 
-def _other_names(code: bytes, shown: set[str], plan: LinkPlan) -> Mapping[str, str]:
-    """Map symbols that `code` defines to new names. Those not in `shown` get the library's prefix:
-    `net_kiln_open`, and for all others `net_kernel_dense`. Entries of tvm-ffi, which have the same
-    names in all shared libraries, get it after their own: `__tvm_ffi_net_main`."""
+def _other_names(code: bytes, exported: set[str], plan: LinkPlan) -> Mapping[str, str]:
+    """Map symbols that `code` defines to new names. Those not in `exported` get the library's
+    prefix: `net_kiln_open`, and for all others `net_kernel_dense`. Entries of tvm-ffi, which have
+    the same names in all shared libraries, get it after their own: `__tvm_ffi_net_main`."""
     defined = {
         s.name
         for s in binary_of(memoryview(code), "merged.o").symbols()
@@ -102,7 +103,7 @@ def _other_names(code: bytes, shown: set[str], plan: LinkPlan) -> Mapping[str, s
     for name in sorted({*defined, WEIGHTS_SYMBOL}):
         if name.startswith(_FFI):
             names[name] = f"{_FFI}{listed}{name.removeprefix(_FFI)}"
-        elif name not in shown:
+        elif name not in exported:
             names[name] = f"{plan.prefix}_{'' if name.startswith('kiln_') else 'kernel_'}{name}"
     return names
 
@@ -118,12 +119,12 @@ def _write_archive(path: Path, members: Sequence[Path]) -> None:
     ]
     names = b"".join(name.encode() + b"\0" for name, _ in symbols)
     index_size = 4 + 4 * len(symbols) + len(names)
-    at, starts = 8 + _MEMBER.size + index_size + index_size % 2, list[int]()
+    position, starts = 8 + _MEMBER.size + index_size + index_size % 2, list[int]()
     for member in members:
-        starts.append(at)
+        starts.append(position)
         size = member.stat().st_size
-        at += _MEMBER.size + size + size % 2
-    _check_size(at)
+        position += _MEMBER.size + size + size % 2
+    _check_size(position)
     offsets = struct.pack(f">{len(symbols) + 1}I", len(symbols), *(starts[i] for _, i in symbols))
     with path.open("wb") as stream:
         stream.write(b"!<arch>\n" + _head("/", index_size) + offsets + names)

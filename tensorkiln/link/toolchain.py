@@ -15,45 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tensorkiln.artifact.c_library import STUB_LIBRARIES
 from tensorkiln.base.cache import Cache
 from tensorkiln.base.config import read_config
-from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
+from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.base.packages import install_line
 from tensorkiln.base.tools import ToolFailure, run_tool
 from tensorkiln.link.audit import EDITED
-from tensorkiln.link.stubs import make_stubs
-from tensorkiln.target.triple import LIBRARIES, canonical_triple, require_library
+from tensorkiln.link.object_format import ObjectFormat, driver_format, format_of, library_arch
 
-GLIBC = "2.17"  # the oldest glibc that linked libraries run on
-C_FLAGS = (
-    "-std=c99",
-    "-O2",
-    "-g0",
-    "-fPIC",
-    "-fvisibility=hidden",
-    "-ffunction-sections",
-    "-fdata-sections",
-    "-fno-builtin",
-    "-fno-stack-protector",
-    "-fomit-frame-pointer",
-    "-fno-ident",
-)
-LINK_FLAGS = (
-    "-Bsymbolic",
-    "--gc-sections",
-    "--build-id=none",
-    "--hash-style=gnu",
-    "-z",
-    "defs",
-    "-z",
-    "relro",
-    "-z",
-    "now",
-    "-z",
-    "noexecstack",
-    "--as-needed",
-)
 _PRIVATE = 0o077  # umask of tools whose files are cached: others may not write them (base/trust.py)
 
 
@@ -66,11 +35,16 @@ class Toolchain(Protocol):
         """Name and version of the tool, and the machine it compiles for."""
         ...
 
+    @property
+    def format(self) -> ObjectFormat:
+        """The format of what is compiled and linked."""
+        ...
+
     def compile(
-        self, sources: Sequence[str], include: Path, folder: Path, more: Sequence[str] = ()
+        self, sources: Sequence[str], include: Path, folder: Path, options: Sequence[str] = ()
     ) -> list[str]:
-        """Compile C files of `folder`, with `more` flags; return the names of the objects, in the
-        order of `sources`."""
+        """Compile C files of `folder`, with further `options`; return the names of the objects, in
+        the order of `sources`."""
         ...
 
     def link(
@@ -81,7 +55,8 @@ class Toolchain(Protocol):
         libraries: Sequence[str],
         folder: Path,
     ) -> None:
-        """Link objects into a shared library; `exports` is a version script in `folder`."""
+        """Link objects into a shared library; `exports` is the file in `folder` that lists its
+        exported symbols."""
         ...
 
     def merge(self, objects: Sequence[str], output: str, folder: Path) -> None:
@@ -89,8 +64,8 @@ class Toolchain(Protocol):
         ...
 
 
-def _object_name(source: str) -> str:
-    return Path(source).stem + ".o"
+def _object_name(source: str, row: ObjectFormat) -> str:
+    return Path(source).stem + row.object_suffix
 
 
 @functools.cache
@@ -129,24 +104,10 @@ def run_zig(arguments: Sequence[str], folder: Path, cache: Cache | None, umask: 
     return run(folder / "zig-cache")
 
 
-def linux_arch(triple: str) -> str:
-    """`"x86_64"` or `"aarch64"`, the architecture of a triple. Raises UserError if the text is not
-    a triple, UnsupportedError if no library can be linked for it."""
-    arch = canonical_triple(triple, "triple").partition("-")[0]
-    if arch not in LIBRARIES:
-        raise UnsupportedError(
-            f"no library is linked for {arch}, as triple {triple!r} asks",
-            where="triple",
-            hint=f"architectures that work: {', '.join(LIBRARIES)}; "
-            "export_model_library_format() gives the sources for others",
-        )
-    return require_library(triple, "triple")
-
-
 @dataclass(frozen=True, slots=True)
 class ZigToolchain:
     """`zig cc` for C and the bare lld beside it for the link, which is some 200 times quicker than
-    `zig cc -shared` on a cold cache. Links against stubs of the C library (link/stubs.py)."""
+    `zig cc -shared` on a cold cache. Links against stubs of the C library (link/elf/stubs.py)."""
 
     triple: str
     cache_dir: Path
@@ -157,26 +118,33 @@ class ZigToolchain:
         return f"zig {_zig_version(zig_path())} {self._target}"
 
     @property
+    def format(self) -> ObjectFormat:
+        """That of the triple."""
+        return format_of(self.triple)
+
+    @property
     def _target(self) -> str:
-        return f"{linux_arch(self.triple)}-linux-gnu.{GLIBC}"
+        return self.format.compiler_target(library_arch(self.triple))
 
     def _zig(self, arguments: Sequence[str], folder: Path) -> None:
         run_zig(arguments, folder, Cache(self.cache_dir), _PRIVATE)
 
     def compile(
-        self, sources: Sequence[str], include: Path, folder: Path, more: Sequence[str] = ()
+        self, sources: Sequence[str], include: Path, folder: Path, options: Sequence[str] = ()
     ) -> list[str]:
         """Run once per source: given several, `zig cc -c` writes the first object only."""
-        flags = [*C_FLAGS, *more, "-fno-sanitize=undefined", f"-ffile-prefix-map={folder}=."]
+        flags = [*self.format.c_flags, *options, "-fno-sanitize=undefined"]
+        flags.append(f"-ffile-prefix-map={folder}=.")
         command = ["cc", "-target", self._target, *flags, "-I", str(include), "-c"]
-        for source in sources:
-            self._zig([*command, source, "-o", _object_name(source)], folder)
-        return [_object_name(source) for source in sources]
+        objects = [_object_name(source, self.format) for source in sources]
+        for source, output in zip(sources, objects, strict=True):
+            self._zig([*command, source, "-o", output], folder)
+        return objects
 
     def assemble(self, source: str, folder: Path) -> str:
         """Assemble one file of `folder`; return the object's name."""
         self._zig(["cc", "-target", self._target, "-c", source], folder)
-        return _object_name(source)
+        return _object_name(source, self.format)
 
     def link(
         self,
@@ -187,20 +155,20 @@ class ZigToolchain:
         folder: Path,
     ) -> None:
         """Link a shared library that needs no symbol newer than glibc 2.17."""
-        arch = linux_arch(self.triple)
+        arch, row = library_arch(self.triple), self.format
         cache = Cache(self.cache_dir)
-        stubs = make_stubs(arch, cache, self.identity, self._assemble_and_link, folder)
-        arguments = ["ld.lld", "-shared", *LINK_FLAGS, f"--version-script={exports}"]
+        stubs = row.write_stubs(arch, cache, self.identity, self._assemble_and_link, folder)
+        arguments = [*row.linker, *row.link_flags, f"{row.export_flag}{exports}"]
         self._zig([*arguments, "-o", output, *objects, *_for_linker(libraries), *stubs], folder)
 
     def merge(self, objects: Sequence[str], output: str, folder: Path) -> None:
-        """Merge with `ld.lld -r`."""
-        self._zig(["ld.lld", "-r", "-o", output, *objects], folder)
+        """Merge with the bare linker."""
+        self._zig([*self.format.merger, "-o", output, *objects], folder)
 
     def _assemble_and_link(self, source: str, soname: str, script: str, folder: Path) -> None:
-        made = self.assemble(source, folder)
-        arguments = ["ld.lld", "-shared", "--build-id=none", f"-soname={soname}"]
-        self._zig([*arguments, f"--version-script={script}", "-o", soname, made], folder)
+        code, row = self.assemble(source, folder), self.format
+        arguments = [*row.linker, "--build-id=none", f"-soname={soname}"]
+        self._zig([*arguments, f"{row.export_flag}{script}", "-o", soname, code], folder)
 
 
 def _for_linker(options: Sequence[str]) -> list[str]:
@@ -220,9 +188,11 @@ def _zig_version(zig: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CommandToolchain:
-    """A compiler driver such as `gcc` or `clang --target=...`, for C and for the link."""
+    """A compiler driver such as `gcc` or `clang --target=...`, for C and for the link. What it
+    makes is taken to be of `format`."""
 
     command: str
+    format: ObjectFormat
 
     @property
     def identity(self) -> str:
@@ -235,12 +205,12 @@ class CommandToolchain:
         return shlex.split(self.command)
 
     def compile(
-        self, sources: Sequence[str], include: Path, folder: Path, more: Sequence[str] = ()
+        self, sources: Sequence[str], include: Path, folder: Path, options: Sequence[str] = ()
     ) -> list[str]:
         """Compile all sources in one run."""
-        flags = [*C_FLAGS, *more, f"-ffile-prefix-map={folder}=."]
+        flags = [*self.format.c_flags, *options, f"-ffile-prefix-map={folder}=."]
         run_tool([*self._argv, *flags, "-I", str(include), "-c", *sources], folder)
-        return [_object_name(source) for source in sources]
+        return [_object_name(source, self.format) for source in sources]
 
     def link(
         self,
@@ -251,8 +221,7 @@ class CommandToolchain:
         folder: Path,
     ) -> None:
         """Link with the C library of the command; the output then needs its symbol versions."""
-        flags = link_options(exports)
-        system = [f"-l{name}" for name in ("pthread", "dl", "m")]
+        flags, system = self.format.driver_options(exports), self.format.libraries
         run_tool([*self._argv, *flags, "-o", output, *objects, *libraries, *system], folder)
 
     def merge(self, objects: Sequence[str], output: str, folder: Path) -> None:
@@ -260,17 +229,11 @@ class CommandToolchain:
         run_tool([*self._argv, "-r", "-nostdlib", "-o", output, *objects], folder)
 
 
-def link_options(exports: str) -> list[str]:
-    """LINK_FLAGS as a compiler driver takes them."""
-    wl = ",".join([*LINK_FLAGS, f"--version-script={exports}"])
-    return ["-shared", "-fPIC", f"-Wl,{wl}"]
-
-
 def choose_toolchain(triple: str, command: str | None = None) -> Toolchain:
     """The tool chain of `command`, else of the environment's $CC, else the packaged one."""
     config = read_config()
     if command or config.cc:
-        return CommandToolchain(command or config.cc)
+        return CommandToolchain(command or config.cc, driver_format(triple))
     return ZigToolchain(triple, config.cache_dir)
 
 
@@ -279,9 +242,9 @@ def blamed(failure: ToolFailure, authors: Mapping[str, str]) -> UserError | None
     None if the failure is not about such a file. `authors` maps file names to artifacts; those in
     `host/` are ours."""
     for line in failure.stderr.splitlines():
-        name, _, rest = line.partition(":")
+        name, _, text = line.partition(":")
         author = authors.get(name.rpartition("/")[2], "")
-        if " error:" in rest and author and not author.startswith("host/"):
+        if " error:" in text and author and not author.startswith("host/"):
             owner = author.partition("/")[0]
             return UserError(
                 f"the C of {owner!r} does not compile: {failure.stderr.strip()[:4000]}",
@@ -318,17 +281,3 @@ def tool_error(failure: ToolFailure, tools: Toolchain | None) -> Exception:
             hint=hint,
         )
     return kind(str(failure), code="link-failed", hint=hint)
-
-
-__all__ = [
-    "STUB_LIBRARIES",
-    "CommandToolchain",
-    "Toolchain",
-    "ZigToolchain",
-    "blamed",
-    "choose_toolchain",
-    "link_options",
-    "linux_arch",
-    "tool_error",
-    "zig_path",
-]

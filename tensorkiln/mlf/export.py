@@ -55,8 +55,7 @@ from tensorkiln.codegen.host.run_c import pointers_of
 from tensorkiln.codegen.stack import stack_of
 from tensorkiln.ir.module import IRModule
 from tensorkiln.link.artifacts import WEIGHTS, LinkPlan, is_embedded, source_name
-from tensorkiln.link.rename import rename_symbols
-from tensorkiln.link.toolchain import linux_arch
+from tensorkiln.link.object_format import rename_symbols
 from tensorkiln.link.weights_object import write_weights_object
 from tensorkiln.mlf.layout import INCLUDE, IR, OBJECTS, PARAMETERS, RUNTIME, SOURCES, TEMPLATES
 from tensorkiln.mlf.licenses import licenses_of
@@ -326,8 +325,8 @@ def _write_constants(parts: _Parts, folder: Path) -> Constants:
     symbol = f"{parts.interface.prefix}_weights"
     if parts.objects:
         path = parts.file(OBJECTS, "weights.o")
-        arch = linux_arch(cpu_target(parts.model.target).mtriple)
-        write_weights_object(folder / path, parts.weights, arch, symbol)
+        triple = cpu_target(parts.model.target).mtriple
+        write_weights_object(folder / path, parts.weights, triple, symbol)
     else:
         path = parts.file(SOURCES, "weights.c")
         with (folder / path).open("w", encoding="ascii", newline="\n") as stream:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tensorkiln.base.errors import UnsupportedError, UserError, nearest
 from tensorkiln.target.isa import ISAS
 
@@ -9,6 +11,10 @@ DEFAULT = "x86_64-unknown-linux-gnu"
 
 # Architectures that the compiler itself generates code for.
 LIBRARIES = ("x86_64", "aarch64")
+
+# Operating systems that libraries are made for, as in `link/object_format.py` -> environments; a
+# triple without an environment has the first one.
+LIBRARY_SYSTEMS: Mapping[str, tuple[str, ...]] = {"linux": ("gnu",)}
 
 _ALIASES: dict[str, str] = {
     "x86-64": "x86_64",
@@ -64,25 +70,28 @@ def canonical_triple(text: str, place: str = "target.mtriple") -> str:
 
 
 def require_library(triple: str, place: str) -> str:
-    """Return the architecture of a triple that libraries can be linked for: Linux with glibc, which
-    is also assumed if the triple has no environment.
+    """Return the architecture of a triple that libraries can be linked for: one of LIBRARIES, with
+    a system of LIBRARY_SYSTEMS.
 
     Raises UserError (code `bad-triple`) for an invalid triple, UnsupportedError for any other
     machine.
     """
     arch, _, system, *environment = canonical_triple(triple, place).split("-")
+    environments = LIBRARY_SYSTEMS.get(system, ())
     if arch not in LIBRARIES:
         raise UnsupportedError(
             f"no code is generated for {arch} yet, as triple {triple!r} asks",
             where=place,
             hint=f"architectures that work: {', '.join(LIBRARIES)}; kind 'c' makes C for any",
         )
-    if system != "linux" or environment not in ([], ["gnu"]):
+    if not environments or (environment and environment[0] not in environments):
         system_text = "-".join((system, *environment))
+        ends = [f"{s}-{e}" for s, names in LIBRARY_SYSTEMS.items() for e in names]
+        works = ", ".join(f"{a}-{end}" for end in ends for a in LIBRARIES)
         raise UnsupportedError(
             f"no library is made for {system_text} yet, as triple {triple!r} asks",
             where=place,
-            hint=f"triples that work: {', '.join(f'{a}-linux-gnu' for a in LIBRARIES)}",
+            hint=f"triples that work: {works}",
         )
     return arch
 

@@ -90,8 +90,8 @@ def fuzz_c(seconds: int, folder: Path) -> int:
     # The hash has no branches to find, and is most of the time.
     hashing = folder / "sha256.o"
     subprocess.run([*plain, "-c", str(CRT / "sha256.c"), "-o", str(hashing)], check=True)
-    own = [CRT / f"{name}.c" for name in ("container", "error", "os_posix")]
-    files = [folder / "target.c", *own, hashing]
+    sources = [CRT / f"{name}.c" for name in ("container", "error", "os_posix")]
+    files = [folder / "target.c", *sources, hashing]
     subprocess.run([*checked, *map(str, files), "-o", str(folder / "target")], check=True)
     run = [str(folder / "target"), f"-max_total_time={seconds}", *LIMITS, "seeds"]
     return subprocess.run(run, cwd=folder).returncode

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tensorkiln.artifact import Artifact
-from tensorkiln.artifact.read_binary import read_binary
 from tensorkiln.artifact.metadata import (
     DeviceInfo,
     FunctionInfo,
@@ -22,6 +21,7 @@ from tensorkiln.artifact.metadata import (
     artifact_infos,
     read_devices,
 )
+from tensorkiln.artifact.read_binary import read_binary
 from tensorkiln.base.errors import UserError
 from tensorkiln.inspectors.library import inspect_library
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 
-from tensorkiln.link.shared import ALL_KINDS, CRT, OS_SOURCE, crt_sources
+from tensorkiln.link.object_format import ELF, FORMATS
+from tensorkiln.link.shared import ALL_KINDS, CRT, crt_sources
 
 
 def code(text: str) -> str:
@@ -15,7 +16,7 @@ def code(text: str) -> str:
 
 
 PUBLIC = {"kiln.h", "kiln_system.h"}  # in the order of a reader
-C99 = {f"{name}.h" for name in ("limits", "stdarg", "stddef", "stdint", "stdio", "stdlib", "string")}
+C99 = {f"{h}.h" for h in ["limits", "stdarg", "stddef", "stdint", "stdio", "stdlib", "string"]}
 HEADERS = {p.name: p.read_text() for p in sorted(CRT.glob("*.h")) if p.name not in PUBLIC}
 SOURCES = {path.name: code(path.read_text()) for path in crt_sources(devices=ALL_KINDS)}
 ORDER = re.findall(
@@ -56,7 +57,7 @@ def paragraphs(header: str) -> list[tuple[list[str], str]]:
     _, *parts = re.split(r"^/\* ---- (.*?) -+ \*/$", HEADERS[header], flags=re.M)
     pairs = zip(parts[::2], parts[1::2], strict=True)
     if header == "os.h":  # one file has all of its paragraphs
-        return [([OS_SOURCE], code(body)) for _, body in pairs]
+        return [([ELF.os_source], code(body)) for _, body in pairs]
     return [(re.findall(r"\b\w+\.c\b", head.partition(":")[0]), code(body)) for head, body in pairs]
 
 
@@ -79,8 +80,10 @@ def test_declarations_are_in_the_paragraph_of_their_file() -> None:
 
 def test_one_file_asks_the_system() -> None:
     """All others include headers of C99 only, and do not ask which system it is."""
+    systems = {row.os_source for row in FORMATS.values()}
+    assert systems == {path.name for path in CRT.glob("os_*.c")}
     for path in [*CRT.glob("*.c"), *CRT.glob("*.h")]:
-        if path.name != OS_SOURCE:
+        if path.name not in systems:
             text = code(path.read_text())
             assert set(re.findall(r"# *include <([^>]+)>", text)) <= C99, path.name
             asks = re.findall(r"\b__(?:linux|unix|APPLE|GLIBC)__\b|\b_WIN32\b", text)

@@ -18,7 +18,7 @@ from tensorkiln.artifact.sections import WEIGHTS, WEIGHTS_PAD
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.codegen.host.weights import WeightArena, WeightsContent
 from tensorkiln.frontend.onnx.tensors import map_path
-from tensorkiln.link.weights_segment import HUGE_PAGE, place_weights
+from tensorkiln.link.elf.weights_segment import HUGE_PAGE, place_weights
 from tests.link import sample
 from tests.link.test_shared import _answers
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import tensorkiln as tk
-from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.artifact.mlf.load import open_model_library
 from tensorkiln.artifact.mlf.metadata import LibraryMetadata
+from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.base.errors import TensorkilnError, UnsupportedError, UserError
 from tensorkiln.codegen.host.function import host_function, tensor_param
 from tensorkiln.codegen.host.interface import model_interface

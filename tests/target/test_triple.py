@@ -18,14 +18,14 @@ from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.base.errors import TensorkilnError, UnsupportedError, UserError
 from tensorkiln.base.progress import Progress
 from tensorkiln.ir.module import IRModule
-from tensorkiln.link.toolchain import linux_arch
+from tensorkiln.link.object_format import FORMATS, library_arch
 from tensorkiln.options import target_of
 from tensorkiln.pipeline import plan_for
 from tensorkiln.target import Target
 from tensorkiln.target.isa import ISAS
 from tensorkiln.target.kinds import KINDS
 from tensorkiln.target.tags import TAGS
-from tensorkiln.target.triple import LIBRARIES
+from tensorkiln.target.triple import LIBRARIES, LIBRARY_SYSTEMS
 from tests.transform.graphs import graph
 
 VENDORS = ("", "unknown-", "pc-", "none-", "w64-", "apple-")
@@ -107,7 +107,7 @@ def test_every_triple_is_one_of_ours_or_refused_by_name(arch: str) -> None:
         triple = f"{arch}-{vendor}{system}{environment}"
         error = refusal({"mtriple": triple})
         try:
-            linked: TensorkilnError | str = linux_arch(triple)
+            linked: TensorkilnError | str = library_arch(triple)
         except TensorkilnError as other:
             linked = other
         if triple in MADE:
@@ -128,14 +128,20 @@ def test_every_triple_is_one_of_ours_or_refused_by_name(arch: str) -> None:
             assert "x86_64-linux-gnu" in issue.hint or "x86_64, aarch64" in issue.hint
 
 
+def test_every_system_of_libraries_has_a_format() -> None:
+    assert FORMATS.keys() == LIBRARY_SYSTEMS.keys()
+
+
 @pytest.mark.parametrize("triple", ["x86_64-linux", "amd64-pc-linux-gnu", "arm64-linux-gnu"])
 def test_what_is_made_is_for_that_machine(triple: str, tmp_path: Path) -> None:
     exe = tk.compile(MODULE, {"mtriple": triple, "mattr": []}, progress=Progress())
     path = exe.export_library(tmp_path / "a.so")
     binary = binary_of(path.read_bytes(), str(path))
-    assert binary is not None and binary.machine == linux_arch(triple)
+    assert binary is not None and binary.machine == library_arch(triple)
     assert "libc.so.6" in binary.needed()
-    assert not [n for n in binary.needed() if n not in STUB_LIBRARIES and not n.startswith("ld-linux")]
+    assert not [
+        n for n in binary.needed() if n not in STUB_LIBRARIES and not n.startswith("ld-linux")
+    ]
 
 
 # -- check and compile agree ---------------------------------------------------------------------

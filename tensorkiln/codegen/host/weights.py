@@ -24,9 +24,9 @@ from tensorkiln.ir.text.print_relax import digest
 
 ALIGN = 64
 # Bytes that are packed and written at once: one huge page. Linux caches data that is written so in
-# a huge page, and maps that as one if the addresses are aligned (link/weights_segment.py). Reading
-# 256 MiB of weights then runs at 29.6 GB/s instead of 25.6 in small pages; the first time at 27.9
-# instead of 12.3.
+# a huge page, and maps that as one if the addresses are aligned (link/elf/weights_segment.py).
+# Reading 256 MiB of weights then runs at 29.6 GB/s instead of 25.6 in small pages; the first time
+# at 27.9 instead of 12.3.
 BLOCK = 2 << 20
 _SAMPLE = 64
 

@@ -16,7 +16,7 @@ from tensorkiln.base.errors import InternalError
 _SYMTAB = 2
 
 
-def rename_symbols(data: bytes | bytearray | memoryview, names: Mapping[str, str]) -> bytes:
+def rename_elf_symbols(data: bytes | bytearray | memoryview, names: Mapping[str, str]) -> bytes:
     """Return a copy of an object file in which symbols are renamed as `names` (old -> new) says.
 
     A longer copy of the string table, with the new names, goes to the end of the file.
@@ -29,11 +29,11 @@ def rename_symbols(data: bytes | bytearray | memoryview, names: Mapping[str, str
     symbols, out = tables[0], bytearray(data)
     strings = elf.sections[symbols.link]
     table = bytearray(out[strings.offset : strings.offset + strings.size])
-    for at in range(symbols.offset, symbols.offset + symbols.size, symbols.entry_size):
-        (start,) = struct.unpack_from(f"{elf.order}I", out, at)
+    for entry in range(symbols.offset, symbols.offset + symbols.size, symbols.entry_size):
+        (start,) = struct.unpack_from(f"{elf.order}I", out, entry)
         name = bytes(table[start : table.index(0, start)]).decode("utf-8", "replace")
         if name in names:
-            struct.pack_into(f"{elf.order}I", out, at, len(table))
+            struct.pack_into(f"{elf.order}I", out, entry, len(table))
             table += names[name].encode() + b"\0"
     (headers,) = struct.unpack_from(f"{elf.order}Q", out, 40)
     struct.pack_into(f"{elf.order}QQ", out, headers + 64 * symbols.link + 24, len(out), len(table))

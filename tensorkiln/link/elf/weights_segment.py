@@ -16,25 +16,27 @@ pointer follow a flag that says whether the weights are beside, and in both case
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 from tensorkiln.artifact.sections import WEIGHTS, WEIGHTS_PAD, WEIGHTS_SYMBOL
 from tensorkiln.base.errors import InternalError
-from tensorkiln.link.elf_object import (
+from tensorkiln.link.data_section import (
+    POINTER_SIZE,
+    DataSection,
+    WeightsPlacement,
+    weights_pointer,
+)
+from tensorkiln.link.elf.data_object import (
     ALLOC,
     NOBITS,
-    NOTE,
     PROGBITS,
     SECTION,
-    WRITE,
-    DataSection,
+    SECTION_NAMES,
     object_chunks,
     section_header,
 )
 
 _OWNER = b"tensorkiln\0\0"  # the note's name: 11 bytes, padded to a multiple of 4
 HUGE_PAGE = 2 << 20
-POINTER_SIZE = 48  # of `weights_place`: the pointer, whether the weights are beside, their SHA-256
 _NOTE_HEAD = struct.pack("<III", 11, 8, 1) + _OWNER
 _PROGRAM = struct.Struct("<IIQQQQQQ")  # type, flags, offset, address, physical, file, memory, align
 _LOAD, _DYNAMIC, _NOTE, _READ = 1, 2, 4, 4
@@ -46,39 +48,20 @@ _RELOCATION = struct.Struct("<QQq")
 def placeholder(arch: str) -> bytes:
     """The object that is linked in place of the weights."""
     note = DataSection(
-        ".note.kiln.weights",
-        NOTE,
-        ALLOC,
+        f"{SECTION_NAMES['note']}.kiln.weights",
+        "note",
         8,
         len(_NOTE_HEAD) + 8,
         [_NOTE_HEAD, bytes(8)],
         ((len(_NOTE_HEAD), "distance", 1),),
     )
-    return b"".join(object_chunks(arch, [note, pointer_section()], WEIGHTS_SYMBOL, 1, POINTER_SIZE))
-
-
-def pointer_section() -> DataSection:
-    """The section that holds a `weights_place` (crt/weights.c): a pointer to the first section of
-    its object, then flag and hash, which are 0."""
-    words = ((0, "absolute", 0),)
-    content = [bytes(POINTER_SIZE)]
-    return DataSection(".data.rel.ro", PROGBITS, ALLOC | WRITE, 8, POINTER_SIZE, content, words)
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """What to write around the weights: `head` before them, `tail` after their padding. They start
-    at file offset `start`, and their SHA-256 goes to offset `hash_at`, which is in the head."""
-
-    head: bytes
-    start: int
-    tail: bytes
-    hash_at: int
+    pointer = weights_pointer(SECTION_NAMES["relocated"])
+    return b"".join(object_chunks(arch, [note, pointer], WEIGHTS_SYMBOL, 1, POINTER_SIZE))
 
 
 def place_weights(
     linked: bytes, size: int, beside: bytes | None = None, compact: bool = False
-) -> Placed:
+) -> WeightsPlacement:
     """Lay out the file made of the linker's output and `size` bytes of weights. `beside` is the
     SHA-256 of weights that go into a separate file: all of this file is then in the head, with that
     hash. If `compact`, large weights are not aligned to huge pages. Raises InternalError if the
@@ -88,38 +71,43 @@ def place_weights(
     (count,) = struct.unpack_from("<H", out, 56)
     rows = [_PROGRAM.unpack_from(out, table + i * _PROGRAM.size) for i in range(count)]
     loads = [row for row in rows if row[0] == _LOAD]
-    notes = [row for row in rows if row[0] == _NOTE and linked.startswith(_NOTE_HEAD, row[2])]
-    if len(notes) != 1 or not loads:
-        raise _lost("no segment of notes holds it alone")
-    note = notes[0]
+    note = _placeholder_note(linked, rows)
     huge = size >= 2 * HUGE_PAGE and not compact
     page = max(HUGE_PAGE if huge else 4096, *(row[7] for row in loads))
     start = _up(len(out), page)
     address = _up(max(row[3] + row[6] for row in loads), page)
     hash_at = _point(out, rows, note, address, beside) + 16
-    held = size + WEIGHTS_PAD if beside is None else 0
-    offset = start if held else 0  # an empty segment's must be equal to its address modulo `page`
-    row = (_LOAD, _READ, offset, address, address, held, size + WEIGHTS_PAD, page)
+    stored = size + WEIGHTS_PAD if beside is None else 0
+    offset = start if stored else 0  # an empty segment's must be equal to its address modulo `page`
+    row = (_LOAD, _READ, offset, address, address, stored, size + WEIGHTS_PAD, page)
     # Loaders expect segments in the order of their addresses.
     rows.remove(note)
     rows.insert(rows.index(loads[-1]) + 1, row)
-    for i, each in enumerate(rows):
-        _PROGRAM.pack_into(out, table + i * _PROGRAM.size, *each)
-    if held:
-        tail = _sections(out, start, address, held, PROGBITS)
-        return Placed(bytes(out), start, tail, hash_at)
+    for i, program in enumerate(rows):
+        _PROGRAM.pack_into(out, table + i * _PROGRAM.size, *program)
+    if stored:
+        tail = _sections(out, start, address, stored, PROGBITS)
+        return WeightsPlacement(bytes(out), start, tail, hash_at)
     out += bytes(-len(out) % 8)
     tail = _sections(out, len(out), address, size + WEIGHTS_PAD, NOBITS)
-    return Placed(bytes(out) + tail, len(out) + len(tail), b"", hash_at)
+    return WeightsPlacement(bytes(out) + tail, len(out) + len(tail), b"", hash_at)
+
+
+def _placeholder_note(linked: bytes, rows: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """The program header of the placeholder's note."""
+    notes = [row for row in rows if row[0] == _NOTE and linked.startswith(_NOTE_HEAD, row[2])]
+    if len(notes) != 1 or all(row[0] != _LOAD for row in rows):
+        raise _lost("no segment of notes holds it alone")
+    return notes[0]
 
 
 def _up(n: int, to: int) -> int:
     return -(-n // to) * to
 
 
-def _lost(what: str) -> InternalError:
+def _lost(reason: str) -> InternalError:
     return InternalError(
-        f"the linker's output has no place for the weights: {what}",
+        f"the linker's output has no place for the weights: {reason}",
         code="link-failed",
         hint="it must keep the section .note.kiln.weights",
     )
@@ -141,10 +129,10 @@ def _point(
     (machine,) = struct.unpack_from("<H", out, 18)
     dynamic = _dynamic(out, rows)
     start = _offset(rows, dynamic[_RELA]) if _RELA in dynamic else 0
-    for at in range(start, start + dynamic.get(_RELASZ, 0), _RELOCATION.size):
-        where, info, _ = _RELOCATION.unpack_from(out, at)
-        if where == pointer and info == _RELATIVE[machine]:
-            _RELOCATION.pack_into(out, at, where, info, address)
+    for entry in range(start, start + dynamic.get(_RELASZ, 0), _RELOCATION.size):
+        target, info, _ = _RELOCATION.unpack_from(out, entry)
+        if target == pointer and info == _RELATIVE[machine]:
+            _RELOCATION.pack_into(out, entry, target, info, address)
             return place
     if _RELR not in dynamic:  # relocations in DT_RELR have no addend but the pointer's own bytes
         raise _lost("nothing relocates their pointer")
@@ -161,11 +149,11 @@ def _offset(rows: list[tuple[int, ...]], address: int) -> int:
 
 def _dynamic(out: bytearray, rows: list[tuple[int, ...]]) -> dict[int, int]:
     """The entries of the dynamic section: the last value of each tag."""
-    found: dict[int, int] = {}
+    entries: dict[int, int] = {}
     for row in rows:
         if row[0] == _DYNAMIC:
-            found.update(struct.iter_unpack("<qQ", out[row[2] : row[2] + row[5]]))
-    return found
+            entries.update(struct.iter_unpack("<qQ", out[row[2] : row[2] + row[5]]))
+    return entries
 
 
 def _sections(out: bytearray, start: int, address: int, size: int, kind: int) -> bytes:
@@ -183,7 +171,7 @@ def _sections(out: bytearray, start: int, address: int, size: int, kind: int) ->
     strings += bytes(-len(strings) % 8)
     end = start + size if kind == PROGBITS else start
     rows[names][4:6] = end, len(strings)
-    more = section_header(name, kind, ALLOC, start, size, address=address, align=4096)
+    header = section_header(name, kind, ALLOC, start, size, address=address, align=4096)
     struct.pack_into("<Q", out, 40, end + len(strings))
     struct.pack_into("<H", out, 60, count + 1)
-    return strings + b"".join(SECTION.pack(*row) for row in rows) + more
+    return strings + b"".join(SECTION.pack(*row) for row in rows) + header

@@ -65,12 +65,12 @@ def make_stubs(
         source, script = _assembler(names), _version_script(arch, names)
         parts = {"kind": "libc stub", "tool": identity, "source": source, "script": script}
         key = key_of({**parts, "soname": soname})
-        found = cache.get(key)
-        if found is None:
+        stub = cache.get(key)
+        if stub is None:
             (folder / "stub.s").write_text(source)
             (folder / "stub.map").write_text(script)
             build("stub.s", soname, "stub.map", folder)
             cache.put(key, (folder / soname).read_bytes(), parts)
         else:
-            (folder / soname).write_bytes(found)
+            (folder / soname).write_bytes(stub)
     return list(tables)

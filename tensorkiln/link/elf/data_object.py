@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from tensorkiln.link.data_section import DataSection, SectionUse
 
 PROGBITS, SYMTAB, STRTAB, RELA, NOTE, NOBITS = 1, 2, 3, 4, 7, 8
 WRITE, ALLOC, INFO_LINK, X86_LARGE = 1, 2, 0x40, 0x10000000
+
+SECTION_NAMES: Mapping[SectionUse, str] = {
+    "constant": ".rodata",
+    "large constant": ".lrodata",
+    "relocated": ".data.rel.ro",
+    "note": ".note",
+}
+# sh_type and sh_flags. Only x86-64 has a flag for what code does not reach.
+_KINDS: Mapping[SectionUse, tuple[int, int]] = {
+    "constant": (PROGBITS, ALLOC),
+    "large constant": (PROGBITS, ALLOC | X86_LARGE),
+    "relocated": (PROGBITS, ALLOC | WRITE),
+    "note": (NOTE, ALLOC),
+}
 
 # e_machine, and the types of 64-bit relocations for the address of a symbol (R_X86_64_64,
 # R_AARCH64_ABS64) and the distance to one (R_X86_64_PC64, R_AARCH64_PREL64).
@@ -20,21 +35,6 @@ HEADER = struct.Struct("<4s12xHHIQQQIHHHHHH")
 SECTION = struct.Struct("<IIQQQQIIQQ")
 SYMBOL = struct.Struct("<IBBHQQ")
 RELOCATION = struct.Struct("<QQq")
-
-
-@dataclass(frozen=True, slots=True)
-class DataSection:
-    """A section of `size` bytes, which `content` yields in pieces; `kind` and `flags` are sh_type
-    and sh_flags. `words` are its relocations: (offset, "absolute" or "distance", index of the
-    section whose start is the target)."""
-
-    name: str
-    kind: int
-    flags: int
-    align: int
-    size: int
-    content: Iterable[bytes | memoryview]
-    words: tuple[tuple[int, str, int], ...] = ()
 
 
 def string_table(names: Iterable[str]) -> tuple[bytes, list[int]]:
@@ -71,14 +71,14 @@ def object_chunks(
     machine, kinds = MACHINES[arch]
     data = len(sections)
     relocated = [i for i, s in enumerate(sections) if s.words]
-    strings, string_at = string_table([symbol])
+    strings, string_offsets = string_table([symbol])
     names = [s.name for s in sections] + [".rela" + sections[i].name for i in relocated]
     names += [".symtab", ".strtab", ".shstrtab", ".note.GNU-stack"]
-    section_strings, name_at = string_table(names)
+    section_strings, name_offsets = string_table(names)
     # The null symbol, a section symbol for each section, the global symbol.
     symbols = bytes(SYMBOL.size)
     symbols += b"".join(SYMBOL.pack(0, 3, 0, i + 1, 0, 0) for i in range(data))
-    symbols += SYMBOL.pack(string_at[0], 0x11, 2, section + 1, 0, size)
+    symbols += SYMBOL.pack(string_offsets[0], 0x11, 2, section + 1, 0, size)
     tables = [
         b"".join(
             RELOCATION.pack(offset, (to + 1) << 32 | kinds[kind], 0)
@@ -88,22 +88,22 @@ def object_chunks(
     ]
     symtab = 1 + data + len(relocated)
     rows: list[bytes] = [bytes(SECTION.size)]
-    at = HEADER.size
+    position = HEADER.size
     starts = []
-    for s, name in zip(sections, name_at, strict=False):
-        at += -at % s.align
-        starts.append(at)
-        rows.append(section_header(name, s.kind, s.flags, at, s.size, align=s.align))
-        at += s.size
+    for s, name in zip(sections, name_offsets, strict=False):
+        position += -position % s.align
+        starts.append(position)
+        rows.append(section_header(name, *_KINDS[s.use], position, s.size, align=s.align))
+        position += s.size
     tail: list[bytes] = []
 
-    def after(part: bytes, k: int, kind: int, flags: int = 0, **more: int) -> None:
-        nonlocal at
-        pad = bytes(-at % 8)
-        at += len(pad)
-        rows.append(section_header(name_at[k], kind, flags, at, len(part), **more))
+    def after(part: bytes, k: int, kind: int, flags: int = 0, **fields: int) -> None:
+        nonlocal position
+        pad = bytes(-position % 8)
+        position += len(pad)
+        rows.append(section_header(name_offsets[k], kind, flags, position, len(part), **fields))
         tail.extend((pad, part))
-        at += len(part)
+        position += len(part)
 
     for k, (i, table) in enumerate(zip(relocated, tables, strict=True)):
         after(
@@ -120,7 +120,7 @@ def object_chunks(
     after(strings, symtab, STRTAB)
     after(section_strings, symtab + 1, STRTAB)
     after(b"", symtab + 2, PROGBITS)
-    pad = bytes(-at % 8)
+    pad = bytes(-position % 8)
     ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
     head = struct.pack(
         "<HHIQQQIHHHHHH",
@@ -129,7 +129,7 @@ def object_chunks(
         1,
         0,
         0,
-        at + len(pad),
+        position + len(pad),
         0,
         HEADER.size,
         0,
