@@ -20,10 +20,11 @@ from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.external import External
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Constant, Function
+from tensorkiln.kernels.case import rand
 from tensorkiln.runtime import register_loader, unregister_loader
 from tensorkiln.script import from_source
 from tensorkiln.target import Target, register_target_kind, unregister_target_kind
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 SIMPLE = {"kind": "llvm", "target_key": "simple"}
 DSP = {

@@ -22,6 +22,7 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.printer import print_function
+from tensorkiln.kernels.case import rand
 from tensorkiln.passes.of_device import OfDevice
 from tensorkiln.pipeline import relax_passes, tir_passes
 from tensorkiln.script import from_source
@@ -33,7 +34,7 @@ from tensorkiln.target import (
     unregister_target_kind,
 )
 from tensorkiln.transform.tir.insert_barriers import insert_barriers
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is the baseline")
 

@@ -12,10 +12,11 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Tuple, constant, tensor
+from tensorkiln.kernels.case import Build, Graph, c, rand
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.script import from_source
 from tests.capabilities import opencl_devices
-from tests.transform.graphs import Build, Graph, c, graph, main, rand
+from tests.transform.graphs import graph, main
 
 NOTHING = c(np.zeros((0, 5), np.float32))
 CASES: dict[str, tuple[Build, tuple[int, ...]]] = {

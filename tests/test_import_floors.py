@@ -37,8 +37,9 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"tuning"}),
     frozenset({"cli"}),
 )
-# The files of a family that say what it computes, and when; the others make its kernels.
-ROWS = frozenset({"row", "gpu_row", "knobs", "costs", "decomposition"})
+# The files of a family that say what it computes, and when, and its examples; the others make its
+# kernels.
+ROWS = frozenset({"row", "gpu_row", "knobs", "costs", "decomposition", "case"})
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 # Rooms that must be installable with less than everything below their floor.

@@ -21,13 +21,14 @@ from tensorkiln.ir.known_kernel import KnownKernel
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import For, PrimFunc
 from tensorkiln.ir.visit import map_stmt
+from tensorkiln.kernels.case import Graph, rand
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.passes import Instrument
 from tensorkiln.passes.step import Step
 from tensorkiln.pipeline import relax_passes, tir_passes
 from tensorkiln.schedule import choose
 from tests.codegen.kernels import TARGETS
-from tests.transform.graphs import Graph, graph, rand
+from tests.transform.graphs import graph
 
 
 def _net(g: Graph, x: tk.ir.relax.RVar) -> object:  # type: ignore[name-defined]

@@ -16,6 +16,7 @@ import pytest
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.module import IRModule
+from tensorkiln.kernels.case import rand
 from tensorkiln.passes import Instrument, PrintAfter
 from tensorkiln.runtime import Executor
 from tensorkiln.script import from_source
@@ -27,7 +28,7 @@ from tests.ir import (
 )
 from tests.schedule import test_blocks_must_fail, test_primitives_must_fail
 from tests.script import test_graph_errors, test_script_errors
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 MODULE = graph(lambda g, x: g.tanh(g.mul(x, rand(64))), x=(64,))
 

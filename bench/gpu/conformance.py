@@ -22,7 +22,7 @@ from tensorkiln.ir.relax import tensor
 from tensorkiln.ops.builder import GraphBuilder
 from tensorkiln.ops.evaluate import evaluate
 from tests.cuda.classes import HALVES
-from tests.schedule.battery import Battery, arguments, typed
+from tests.schedule.battery import Battery, arguments
 from tests.schedule.gpu.kernels import KERNELS
 
 _TOLERANCE = {"float32": 2e-5, "float16": 4e-3}
@@ -40,11 +40,10 @@ def kernel_classes(dry: bool) -> Battery:
     """Every class in each of its forms; some of them in a dry run."""
     battery = Battery()
     for name in _DRY_CLASSES if dry else (*KERNELS, *HALVES):
-        build, shape = HALVES[name] if name in HALVES else KERNELS[name][:2]
-        symbols = sorted({str(n) for n in shape if not isinstance(n, int)})
+        case = HALVES[name] if name in HALVES else KERNELS[name]
+        symbols = sorted({str(n) for n in case.shape if not isinstance(n, int)})
         sizes = [dict.fromkeys(symbols, n) for n in _SIZES] if symbols else [{}]
-        dtype = "float16" if name in HALVES else "float32"
-        battery.add(name, build, typed(dtype, *shape), sizes=sizes)  # type: ignore[arg-type]
+        battery.add(name, case.build, case.parameter, sizes=sizes)
     return battery
 
 

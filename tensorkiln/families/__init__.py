@@ -6,6 +6,7 @@
     decomposition.py      other operators in place of a call that no kernel fits
     program.py            the plain loops that define the result
     schedule.py, gpu.py   `schedule(group, target, check)`, which applies primitives to them
+    case.py               example graphs for tests: `CASES`, and `GPU_CASES` of such devices
 
-`kernels/folders.py` finds the rows; nothing else lists them.
+`kernels/folders.py` finds rows and cases; nothing else lists them.
 """

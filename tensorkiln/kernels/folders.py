@@ -1,13 +1,18 @@
-"""The families of this package: the rows of the folders of `tensorkiln/families`."""
+"""The families of this package: rows and cases of the folders of `tensorkiln/families`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from graphlib import TopologicalSorter
 from importlib import import_module, resources
+from typing import TYPE_CHECKING
 
 from tensorkiln.kernels.family import Family
+
+if TYPE_CHECKING:
+    from tensorkiln.kernels.case import Case
 
 _PACKAGE = "tensorkiln.families"
 # A folder's file with `ROWS`, and that with the function `schedule` of their kernels: for
@@ -26,15 +31,31 @@ def built_in_families() -> tuple[Family, ...]:
     return tuple(rows[n][1] for n in TopologicalSorter(graph).static_order())
 
 
+@cache
+def cases(table: str) -> Mapping[str, Case]:
+    """The example graphs of all families by name: the `table` "CASES" for processors, "GPU_CASES"
+    for devices whose threads run in blocks. ValueError for two of one name."""
+    named: dict[str, Case] = {}
+    for folder in _folders_with("case"):
+        new = getattr(import_module(f"{_PACKAGE}.{folder}.case"), table, {})
+        if twice := named.keys() & new:
+            raise ValueError(f"{folder}: other cases have the names {sorted(twice)}")
+        named |= new
+    return named
+
+
+def _folders_with(file: str) -> list[str]:
+    """The folders that have a Python file of a name, sorted."""
+    root = resources.files(_PACKAGE)
+    return sorted(f.name for f in root.iterdir() if f.joinpath(f"{file}.py").is_file())
+
+
 def _rows() -> list[tuple[str, Family]]:
     """Each row, after the name of its folder."""
-    root = resources.files(_PACKAGE)
-    folders = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
     return [
         (folder, replace(row, schedule=f"{_PACKAGE}.{folder}.{schedule}:schedule"))
-        for folder in folders
         for rows, schedule in _FILES.items()
-        if root.joinpath(folder, f"{rows}.py").is_file()
+        for folder in _folders_with(rows)
         for row in import_module(f"{_PACKAGE}.{folder}.{rows}").ROWS
     ]
 

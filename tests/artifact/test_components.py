@@ -23,11 +23,12 @@ from tensorkiln.base.origin import ModelSource
 from tensorkiln.external import External
 from tensorkiln.inspectors import open_subject
 from tensorkiln.inspectors.components import Contents, contents_of
+from tensorkiln.kernels.case import rand
 from tensorkiln.link.shared import ALL_KINDS, CRT, crt_sources
 from tensorkiln.script import from_source
 from tests.external.halve import HALVE, build_halve, halver
 from tests.golden_artifacts.test_golden_artifacts import HERE as GOLDEN
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is the baseline")
 OWN = ExternalDependency("own-c", "https://example.org/own.tar", license="MIT")

@@ -16,8 +16,9 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
+from tensorkiln.kernels.case import rand
 from tests.base.small_disk import REFUSED, grow, on_small_disk
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces, tmpfs")
 WRITERS: dict[str, Callable[[tk.Executable, Path], object]] = {

@@ -22,10 +22,11 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.external import External
 from tensorkiln.external.example import C_REFERENCE
 from tensorkiln.ir.relax import Call, Function
+from tensorkiln.kernels.case import rand
 from tensorkiln.runtime import load as loading
 from tensorkiln.runtime import python_modules
 from tests.artifact.test_loaders import DRIVER, LAUNCHER, STREAMER, StreamModule, X, run
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 ROOT = Path(__file__).parents[2]
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")

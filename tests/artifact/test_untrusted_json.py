@@ -18,8 +18,9 @@ from tensorkiln.artifact.metadata import Metadata, constants_from
 from tensorkiln.artifact.weights_check import hash_of_pieces, verify_library
 from tensorkiln.base.errors import TensorkilnError, UserError
 from tensorkiln.inspectors.subject import open_subject
+from tensorkiln.kernels.case import rand
 from tensorkiln.link.artifacts import LinkPlan
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 W = rand(40, 24)
 X = np.linspace(-1, 1, 80, dtype=np.float32).reshape(2, 40)

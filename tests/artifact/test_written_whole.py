@@ -18,7 +18,8 @@ import pytest
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
 from tensorkiln.codegen.host import weights
-from tests.transform.graphs import graph, rand
+from tensorkiln.kernels.case import rand
+from tests.transform.graphs import graph
 
 SIZE = 1500  # squared, in float32, twice: 18 MB, which are written in 9 blocks
 OUTPUTS = ["net.so", "beside.so", "net.o", "net.a", "net.tar", "net", "archive", "archive.tar"]

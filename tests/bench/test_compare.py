@@ -12,7 +12,8 @@ from bench import compare as tool
 from bench.compare import changes, check, load, recorded
 from bench.instructions import TARGET, count_instructions, missing
 from tensorkiln.base.errors import UserError
-from tests.transform.graphs import graph, rand
+from tensorkiln.kernels.case import rand
+from tests.transform.graphs import graph
 
 RECORD = {
     "target": TARGET,

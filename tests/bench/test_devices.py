@@ -9,7 +9,8 @@ import pytest
 
 import tensorkiln as tk
 from bench.devices import groups_of_tvm, launches, line
-from tests.transform.graphs import graph, rand
+from tensorkiln.kernels.case import rand
+from tests.transform.graphs import graph
 
 
 @pytest.mark.filterwarnings("ignore:.*is the baseline")

@@ -24,8 +24,9 @@ from bench.gpu.supervise import supervise
 from bench.gpu.worker import Race
 from bench.store import ROOT
 from tensorkiln.ir.relax import tensor
+from tensorkiln.kernels.case import rand
 from tests.hosts.build import require
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 
 def bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

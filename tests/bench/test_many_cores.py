@@ -6,8 +6,9 @@ import pytest
 
 import tensorkiln as tk
 from bench.many_cores import CLAIM, START, CallOnCores, Loop, calls_of, loops_of, makespan, slowest
+from tensorkiln.kernels.case import rand
 from tensorkiln.script import from_source
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 TEXT = """
 @T.prim_func

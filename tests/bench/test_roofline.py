@@ -12,7 +12,8 @@ from bench.store import load
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import tensor
-from tests.transform.graphs import graph, rand
+from tensorkiln.kernels.case import rand
+from tests.transform.graphs import graph
 
 LIMITS = Limits({"float32": 100.0}, ((1 << 20, 50.0), (1 << 28, 20.0)))
 

@@ -13,7 +13,8 @@ from bench.work import Groups, Work, work_of
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import tensor
-from tests.transform.graphs import graph, main, rand
+from tensorkiln.kernels.case import rand
+from tests.transform.graphs import graph, main
 
 
 def works(build: Callable[..., Any], **shapes: Any) -> dict[str, Work]:

@@ -25,10 +25,11 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import RVar, Value
 from tensorkiln.ir.stmt import For, PrimFunc, Store
 from tensorkiln.kernel_cache import KernelCache
+from tensorkiln.kernels.case import Graph, rand
 from tensorkiln.target import Target
 from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
 from tests.codegen.kernels import elementwise, program
-from tests.transform.graphs import Graph, graph, rand
+from tests.transform.graphs import graph
 
 V4 = Target({"kind": "llvm", "mcpu": "x86-64-v4"})
 V3 = Target({"kind": "llvm", "mcpu": "haswell"})

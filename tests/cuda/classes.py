@@ -13,17 +13,16 @@ from tensorkiln.ir.buffer import AddressOf, Buffer
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.launch import launch_of
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Value, constant
 from tensorkiln.ir.stmt import Alloc, CallKernel, PrimFunc
 from tensorkiln.ir.visit import walk_stmt
+from tensorkiln.kernels.folders import cases
 from tensorkiln.schedule.choose import schedule_group
 from tensorkiln.target import Target
 from tests.cuda.emulator.launch import Emulated
-from tests.schedule.battery import extent_of, typed
+from tests.schedule.battery import extent_of
 from tests.schedule.gpu.kernels import KERNELS
 from tests.schedule.gpu.runner import device_passes, groups_for
 from tests.schedule.gpu.test_device_primitives import long_product, tiled_product, transposed
-from tests.transform.graphs import Build, graph
 
 # Values of symbols, so that each class but those of constant shape has several blocks.
 _SIZES = {"N": 3, "S": 20}
@@ -42,9 +41,8 @@ SCHEDULED = {
     "transpose_swizzled": lambda: transposed("before"),
 }
 # Beside kernels of all devices, those on tensor cores of NVIDIA.
-HALVES: dict[str, tuple[Build, tuple[object, ...]]] = {
-    "linear_halves": (lambda g, x: g.linear(x, _weights(48, 80)), (33, 48)),
-    "attention_halves": (lambda g, x: g.attention(x, x, x, scale=0.1), (1, 2, 35, 64)),
+HALVES = {
+    name: case for name, case in cases("GPU_CASES").items() if case.options == {"arch": "sm_80"}
 }
 NAMES = (*KERNELS, *HALVES, *SCHEDULED)
 # What kernels are scheduled for, the least that has asynchronous copies; and what came before it.
@@ -52,10 +50,6 @@ TARGETS = {arch: Target({"kind": "cuda", "arch": arch}) for arch in ("sm_75", "s
 TARGET = TARGETS["sm_80"]
 # Takes seconds as a whole: the first block only.
 ONE_BLOCK = {"linear_large"}
-
-
-def _weights(*shape: int) -> Value:
-    return constant(np.random.default_rng(1).standard_normal(shape).astype(np.float16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +76,8 @@ def launched(name: str, folded: bool = True, arch: str = "sm_80") -> tuple[Launc
     if name in SCHEDULED:
         scheduled = SCHEDULED[name]()
     else:
-        build, shape = HALVES[name] if name in HALVES else KERNELS[name][:2]
-        dtype = "float16" if name in HALVES else "float32"
-        *_, group = groups_for(graph(build, x=typed(dtype, *shape)), target)
+        case = HALVES[name] if name in HALVES else KERNELS[name]
+        *_, group = groups_for(case.module(), target)
         scheduled = schedule_group(group, target)
     mod = IRModule((replace(scheduled, name="run"),))
     for p in device_passes(target)[: None if folded else -1]:

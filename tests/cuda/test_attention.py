@@ -22,6 +22,7 @@ from tensorkiln.ir.expr import ExprLike, Var, int_value
 from tensorkiln.ir.launch import launch_of
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, TensorType
+from tensorkiln.kernels.case import Graph
 from tensorkiln.link import ptxas
 from tensorkiln.schedule.choose import schedule_group
 from tensorkiln.target import Target
@@ -32,7 +33,7 @@ from tests.cuda.test_tensor_cores import ORDERS, device_function, launched, opco
 from tests.schedule.battery import Battery, arguments, extent_of, typed
 from tests.schedule.gpu.runner import DeviceRunner, Kernels, groups_for
 from tests.transform.device_programs import barriers, without_barrier
-from tests.transform.graphs import Graph, graph, main
+from tests.transform.graphs import graph, main
 
 CLASS = "gpu_attention_tensor_cores"
 N, S, T = Var("N"), Var("S"), Var("T")

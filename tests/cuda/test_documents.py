@@ -17,10 +17,11 @@ import pytest
 import tensorkiln as tvm
 from tensorkiln.artifact import ArtifactSet
 from tensorkiln.artifact.sections import ARTIFACTS
+from tensorkiln.kernels.case import rand
 from tensorkiln.runtime import DeviceTensor
 from tensorkiln.script import R, T
 from tests.cuda.networks import host_kernels, let_run
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is the baseline")
 

@@ -20,7 +20,6 @@ from tests.schedule.battery import extent_of
 from tests.schedule.gpu.kernels import KERNELS
 from tests.schedule.gpu.runner import Kernels, groups_for
 from tests.transform.device_programs import barriers, without_barrier
-from tests.transform.graphs import graph
 
 AMPERE = Target({"kind": "cuda", "arch": "sm_80"})
 HEAD = """
@@ -261,8 +260,7 @@ WITH_BARRIERS = ("sum_rows", "softmax", "layer_norm", "linear", "conv2d")
     [*((CUDA, name) for name in WITH_BARRIERS), (AMPERE, "linear"), (AMPERE, "conv2d")],
 )
 def test_every_barrier_is_missed(target: Target, name: str) -> None:
-    build, shape, _ = KERNELS[name]
-    *_, group = groups_for(graph(build, x=shape), target)
+    *_, group = groups_for(KERNELS[name].module(), target)
     made = Kernels([schedule_group(group, target)], target)
     (call,) = made.launches(made.names[0])
     f = made.func(call.name)

@@ -17,6 +17,7 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
+from tensorkiln.kernels.case import rand
 from tensorkiln.link.shared import CRT
 from tensorkiln.runtime import Executor, Module, load_module
 from tensorkiln.runtime.cuda_memory import CUDA_DRIVER
@@ -24,7 +25,7 @@ from tensorkiln.target.gpus import CUDA_ARCHS
 from tensorkiln.target.tags import TAGS
 from tests.cuda.networks import let_run
 from tests.hosts.build import require
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is the baseline")
 ROOT = Path(__file__).parents[2]

@@ -22,6 +22,7 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.external import External
 from tensorkiln.ir.expr import IntImm, Var
 from tensorkiln.ir.relax import tensor
+from tensorkiln.kernels.case import Build, rand
 from tensorkiln.runtime import Executor, Module, load_module
 from tests.cuda.emulator.build import build_all
 from tests.cuda.lookalike import require_cuda
@@ -31,7 +32,7 @@ from tests.devices.test_opencl import _emit as emit_norms
 from tests.runtime import device_library
 from tests.runtime.device_library import PTX, expected
 from tests.runtime.device_stand import Stand, build_kernels, numbers
-from tests.transform.graphs import Build, graph, rand
+from tests.transform.graphs import graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is the baseline")
 HERE = Path(__file__).parent

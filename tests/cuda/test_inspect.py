@@ -20,7 +20,6 @@ from tests.artifact.test_untrusted_json import fields, harmless, values, with_va
 from tests.cuda.test_metrics import require_tool
 from tests.report.reading import read, rows
 from tests.schedule.gpu.kernels import KERNELS
-from tests.transform.graphs import graph
 
 KINDS = ("library", "folder", "container")
 TARGET = {"kind": "cuda", "arch": "sm_80", "also": ["sm_90a"]}
@@ -28,7 +27,7 @@ TARGET = {"kind": "cuda", "arch": "sm_80", "also": ["sm_90a"]}
 
 @pytest.fixture(scope="module")
 def executable() -> tk.Executable:
-    return tk.compile(graph(KERNELS["softmax"][0], x=KERNELS["softmax"][1]), TARGET)
+    return tk.compile(KERNELS["softmax"].module(), TARGET)
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +157,7 @@ def test_a_table_that_says_anything(executable: tk.Executable, tmp_path: Path) -
 
 def test_signatures_of_other_devices() -> None:
     """OpenCL's and WebGPU's tables too."""
-    mod = graph(KERNELS["softmax"][0], x=KERNELS["softmax"][1])
+    mod = KERNELS["softmax"].module()
     for kind, line in (
         ("opencl", r"device softmax_device\(buffer, buffer, int64\)  128 x 1 x 1 threads, 1220 "),
         ("webgpu", r"device softmax_device\(p0: float32, out: float32, N: int32\)  128 x 1 x 1 th"),
@@ -175,7 +174,7 @@ def test_signatures_of_other_devices() -> None:
 
 def test_the_report_of_a_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     """PTX under its name, and the same table."""
-    mod = graph(KERNELS["softmax"][0], x=KERNELS["softmax"][1])
+    mod = KERNELS["softmax"].module()
     for has_tool in (True, False):
         if not has_tool:
             monkeypatch.setattr(cuda_tools, "ptxas_path", lambda: None)

@@ -20,10 +20,10 @@ LARGE = {"linear_large"}  # takes seconds: in one order
 def _classes() -> Battery:
     """The kernels whose schedules are proved, at sizes that leave some of a block over."""
     b = Battery()
-    for name, (build, shape, _) in KERNELS.items():
-        symbols = sorted({str(n) for n in shape if not isinstance(n, int)})
+    for name, case in KERNELS.items():
+        symbols = sorted({str(n) for n in case.shape if not isinstance(n, int)})
         sizes = [dict.fromkeys(symbols, n) for n in (1, 7, 40)] if symbols else [{}]
-        b.add(name, build, shape, sizes=sizes, tolerance=2e-5)  # type: ignore[arg-type]
+        b.add(name, case.build, case.shape, sizes=sizes, tolerance=2e-5)  # type: ignore[arg-type]
     return b
 
 

@@ -14,13 +14,14 @@ import tensorkiln as tk
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import tensor
+from tensorkiln.kernels.case import rand
 from tensorkiln.runtime import Executor, load_module
 from tensorkiln.script import from_source
 from tensorkiln.transform.tir.fold_grid import MOST_ALONG_Y
 from tests.cuda.emulator.build import build_all
 from tests.cuda.lookalike import require_cuda
 from tests.devices.test_opencl import DSP, NETWORKS, _block
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is the baseline")
 

@@ -47,8 +47,7 @@ def functions(*names: str, target: Target = CUDA) -> list[PrimFunc]:
     """The device functions of kernels of `KERNELS`, called after these."""
     found = []
     for name in names:
-        build, shape, _ = KERNELS[name]
-        *_, group = groups_for(graph(build, x=shape), target)
+        *_, group = groups_for(KERNELS[name].module(), target)
         made = Kernels([schedule_group(group, target)], target)
         parts = [made.func(call.name) for call in made.launches(made.names[0])]
         found += [replace(f, name=f"{name}_{i}" if i else name) for i, f in enumerate(parts)]
@@ -244,7 +243,7 @@ def test_code_for_a_chip() -> None:
     """By ptxas, where the target asks for it: each architecture has an ELF file of its own."""
     if ptxas.ptxas_path() is None:
         pytest.skip("ptxas is not installed")
-    mod = graph(KERNELS["flat"][0], x=(6, 5))
+    mod = graph(KERNELS["flat"].build, x=(6, 5))
     exe = tk.compile(mod, {"kind": "cuda", "arch": "sm_80", "also": ["sm_90a"], "cubin": True})
     for arch in ("sm_80", "sm_90a"):
         content = bytes(exe.artifacts[f"cuda/cuda/kernels.{arch}.cubin"].view)
@@ -257,7 +256,7 @@ def test_code_for_a_chip() -> None:
 def test_no_assembler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ptxas, "ptxas_path", lambda: None)
     with pytest.raises(UserError, match=r"target.cubin: ptxas, .* is not installed") as caught:
-        tk.compile(graph(KERNELS["flat"][0], x=(6, 5)), {"kind": "cuda", "cubin": True})
+        tk.compile(graph(KERNELS["flat"].build, x=(6, 5)), {"kind": "cuda", "cubin": True})
     assert "tensorkiln[cuda]" in str(caught.value)
 
 
@@ -282,7 +281,7 @@ def test_a_model(target: str) -> None:
 
 def test_kernels_of_a_model_are_emulated(tmp_path: Path) -> None:
     """Those of each PTX module, by the hash of its bytes."""
-    exe = tk.compile(graph(KERNELS["flat"][0], x=(6, 5)), {"kind": "cuda", "also": ["sm_80"]})
+    exe = tk.compile(graph(KERNELS["flat"].build, x=(6, 5)), {"kind": "cuda", "also": ["sm_80"]})
     made = build_all(exe.artifacts, tmp_path)
     modules = [a for a in exe.artifacts if a.file_name.endswith(".ptx")]
     assert [m.name for m in made] == [

@@ -22,6 +22,7 @@ from tensorkiln.ir.launch import launch_of
 from tensorkiln.ir.relax import Value
 from tensorkiln.ir.stmt import PrimFunc, Sync
 from tensorkiln.ir.visit import walk_stmt
+from tensorkiln.kernels.case import c, rand
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.target import Target
 from tensorkiln.target.cuda_tools import assembled
@@ -43,7 +44,7 @@ from tests.cuda.test_tensor_cores import (
 )
 from tests.schedule.battery import Battery, arguments, typed
 from tests.schedule.gpu.runner import DeviceRunner
-from tests.transform.graphs import c, graph, rand
+from tests.transform.graphs import graph
 
 # By who multiplies: a target, and shapes of a product that takes several rounds.
 KINDS = {

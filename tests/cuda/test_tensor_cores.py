@@ -25,6 +25,7 @@ from tensorkiln.ir.launch import launch_of
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.kernels.case import Build, rand
 from tensorkiln.link import ptxas
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.schedule.choose import schedule_group
@@ -36,7 +37,7 @@ from tests.cuda.test_ptx import assembled
 from tests.schedule.battery import Battery, Case, arguments, typed
 from tests.schedule.gpu.runner import DeviceRunner, Kernels, groups_for
 from tests.transform.device_programs import barriers, without_barrier
-from tests.transform.graphs import Build, graph, rand
+from tests.transform.graphs import graph
 
 TENSOR_CORES = "gpu_tensor_cores"
 N, S = Var("N"), Var("S")

@@ -25,6 +25,7 @@ from tensorkiln.ir.launch import launch_of
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.printer import print_module
+from tensorkiln.kernels.case import c, rand
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.schedule.intrin.warpgroup import swizzled, warpgroup_mma
 from tensorkiln.script import from_source
@@ -49,7 +50,7 @@ from tests.ir.evaluate import swizzled_places
 from tests.schedule.battery import Battery, arguments, typed
 from tests.schedule.gpu.runner import DeviceRunner
 from tests.transform.device_programs import barriers, without_barrier
-from tests.transform.graphs import c, graph, rand
+from tests.transform.graphs import graph
 
 WGMMA = "gpu_wgmma"
 HOPPER = Target({"kind": "cuda", "arch": "sm_90a"})

@@ -18,12 +18,13 @@ from tensorkiln.external import External
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function, tensor
+from tensorkiln.kernels.case import Build, rand
 from tensorkiln.pipeline import relax_passes
 from tensorkiln.runtime.device_tensor import DeviceTensor
 from tensorkiln.script import from_source
 from tensorkiln.target import Target, register_target_kind, unregister_target_kind
 from tests.codegen.opencl.device import device
-from tests.transform.graphs import Build, graph, rand
+from tests.transform.graphs import graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is the baseline")
 

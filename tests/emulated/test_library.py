@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import tensorkiln as tk
+from tensorkiln.kernels.case import rand
 from tests.codegen.kernels import TARGETS
 from tests.emulated.machine import AARCH64, Emulated
 from tests.link import sample
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 pytestmark = pytest.mark.emulated
 ROOT = Path(__file__).parents[2]

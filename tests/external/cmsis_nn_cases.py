@@ -10,8 +10,8 @@ import numpy as np
 from tensorkiln.external.cmsis_nn import CMSIS_NN
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import RVar, Value, constant, tensor
+from tensorkiln.kernels.case import Graph
 from tests.external import cmsis_nn_reference as reference
-from tests.transform.graphs import Graph
 
 Array = np.ndarray
 

@@ -16,10 +16,11 @@ from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.ir.expr import Var, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function, TensorType, tensor
+from tensorkiln.kernels.case import rand
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.target import Option, Target, register_target_kind, unregister_target_kind
 from tensorkiln.target.kinds import KINDS
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 blas = pytest.importorskip("scipy_openblas32", reason="scipy-openblas32 is not installed")
 

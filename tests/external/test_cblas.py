@@ -18,9 +18,10 @@ from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.ir.expr import Var, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, tensor
+from tensorkiln.kernels.case import rand
 from tensorkiln.ops.evaluate import evaluate
 from tests.external.removed import check_removed
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 try:
     LIBRARY: HostLibrary | None = find_library(CBLAS.file, CBLAS.install)

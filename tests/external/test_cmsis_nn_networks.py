@@ -17,9 +17,9 @@ from tensorkiln.cli.entry import main
 from tensorkiln.external.cmsis_nn import CMSIS_NN
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Value, tensor
+from tensorkiln.kernels.case import Graph
 from tests.external.cmsis_nn_cases import Case, Conv, Linear, Pool, Q, add, softmax
 from tests.external.test_cmsis_nn import COMPILER, stand_in
-from tests.transform.graphs import Graph
 
 Array = np.ndarray
 LAYER = Q(0.05, -128)

@@ -13,8 +13,8 @@ from tensorkiln.external.cmsis_nn import CMSIS_NN
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Tuple, Value, constant, tensor
+from tensorkiln.kernels.case import Graph
 from tests.external.cmsis_nn_cases import Conv, Linear, Pool, Q, Weights, dequantize, quantize
-from tests.transform.graphs import Graph
 
 IMAGE = tensor((1, 4, 6, 6), "int8")
 X, Y = Q(0.05, 3), Q(0.2, -7)

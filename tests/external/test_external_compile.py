@@ -22,11 +22,12 @@ from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function, tensor
 from tensorkiln.ir.text.printer import constant_table, print_module
+from tensorkiln.kernels.case import c, rand
 from tensorkiln.link.artifacts import LinkPlan
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.script import from_source
 from tests.external.halve import emit as _calls_halve
-from tests.transform.graphs import c, graph, rand
+from tests.transform.graphs import graph
 
 Array = np.ndarray
 

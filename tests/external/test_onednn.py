@@ -21,10 +21,11 @@ from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import tensor
+from tensorkiln.kernels.case import rand
 from tensorkiln.ops.evaluate import evaluate
 from tests.external.removed import check_removed
 from tests.external.test_cblas import call_of, check_refused, inputs
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 try:
     LIBRARY: HostLibrary | None = find_library(ONEDNN.file, ONEDNN.install)

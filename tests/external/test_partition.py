@@ -16,9 +16,10 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function, GlobalRef, ShapeValue, Tuple, tensor
 from tensorkiln.ir.text.printer import constant_table
 from tensorkiln.ir.verify import verify
+from tensorkiln.kernels.case import c, rand
 from tensorkiln.script import from_source, print_module
 from tensorkiln.target import Target
-from tests.transform.graphs import assert_same_values, c, graph, rand
+from tests.transform.graphs import assert_same_values, graph
 from tests.transform.test_random_graphs import modules
 
 TARGET = Target("llvm")

@@ -17,9 +17,10 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Constant, GlobalRef, Tuple
 from tensorkiln.ir.text.printer import constant_table
 from tensorkiln.ir.verify import verify
+from tensorkiln.kernels.case import Graph, rand
 from tensorkiln.script import from_source, print_module
 from tensorkiln.target import Target
-from tests.transform.graphs import Graph, assert_same_values, graph, rand
+from tests.transform.graphs import assert_same_values, graph
 from tests.transform.test_random_graphs import modules
 
 TARGET = Target("llvm")

@@ -18,9 +18,10 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
+from tensorkiln.kernels.case import c
 from tests.hosts.build import c_program
 from tests.hosts.conftest import in_each, program
-from tests.transform.graphs import c, graph
+from tests.transform.graphs import graph
 
 AGAIN = in_each("again")
 CALLERS = ["Python", *AGAIN]

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import tensorkiln as tk
+from tensorkiln.kernels.case import rand
 from tests.hosts.build import HERE, ROOT, c_program, cpp_program, rust_program
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 W, V = rand(40, 24), rand(24, 7, seed=1)
 WANTED = float((np.maximum(np.ones((1, 40)) @ W.array, 0) @ V.array)[0, 0])

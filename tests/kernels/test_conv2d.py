@@ -9,11 +9,12 @@ import tensorkiln as tk
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import RVar, Value
+from tensorkiln.kernels.case import Graph, rand
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.pipeline import relax_passes
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.select_algorithms import SelectAlgorithms
-from tests.transform.graphs import Graph, arguments, assert_same_values, graph, ops_of, rand
+from tests.transform.graphs import arguments, assert_same_values, graph, ops_of
 from tests.transform.test_plan_memory import check_plan
 
 TARGETS = [Target({"kind": "llvm", "mcpu": name}) for name in ("x86-64-v4", "haswell", "x86-64")]

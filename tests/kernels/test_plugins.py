@@ -18,6 +18,7 @@ from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import RVar, constant, tensor
 from tensorkiln.kernels import Family, Layouts, Packed, plugins, table
+from tensorkiln.kernels.case import Build
 from tensorkiln.kernels.records import (
     Record,
     Records,
@@ -27,7 +28,7 @@ from tensorkiln.kernels.records import (
 )
 from tensorkiln.schedule.choose import fitting, schedule_group
 from tests.schedule.groups import groups_of
-from tests.transform.graphs import Build, graph
+from tests.transform.graphs import graph
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "kernel_family"

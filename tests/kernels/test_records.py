@@ -19,6 +19,7 @@ from tensorkiln.cli.entry import main
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function
+from tensorkiln.kernels.case import rand
 from tensorkiln.kernels.knobs import Knob, choices_of, heights, knob
 from tensorkiln.kernels.records import (
     Record,
@@ -34,7 +35,7 @@ from tensorkiln.schedule.choose import fitting
 from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.target import Target
 from tests.schedule.groups import groups_of
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 TARGET = Target({"kind": "llvm", "mcpu": "x86-64-v2"})
 OTHER = Target({"kind": "llvm", "mcpu": "x86-64-v3"})

@@ -10,9 +10,10 @@ from tensorkiln.ir.expr import Var
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant
+from tensorkiln.kernels.case import c, rand
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.select_algorithms import SelectAlgorithms
-from tests.transform.graphs import assert_same_values, c, graph, main, ops_of, rand
+from tests.transform.graphs import assert_same_values, graph, main, ops_of
 
 AVX512 = Target({"kind": "llvm", "mcpu": "x86-64-v4", "strassen": True})
 SELECTED = ["strassen_parts", "strassen_linear"]

@@ -8,9 +8,10 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.families.winograd.costs import Costs, Layer, fastest_tile
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
+from tensorkiln.kernels.case import rand
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.select_algorithms import SelectAlgorithms
-from tests.transform.graphs import assert_same_values, graph, main, ops_of, rand
+from tests.transform.graphs import assert_same_values, graph, main, ops_of
 
 SAME = (1, 1, 1, 1)
 AVX512 = Target({"kind": "llvm", "mcpu": "x86-64-v4"})

@@ -19,8 +19,9 @@ from tensorkiln.ir.expr import IntImm, Var, binary
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function, RVar, Value
 from tensorkiln.ir.visit import free_vars
+from tensorkiln.kernels.case import Graph, rand
 from tests.link.touched import FRONT, run, shared_library
-from tests.transform.graphs import Graph, arguments, graph, rand
+from tests.transform.graphs import arguments, graph
 from tests.transform.test_pools import tables
 from tests.transform.test_random_graphs import modules
 

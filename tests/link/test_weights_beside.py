@@ -21,7 +21,8 @@ from tensorkiln.artifact.metadata import ConstantInfo
 from tensorkiln.artifact.weights_file import verify_weights, weights_beside, write_weights
 from tensorkiln.base.errors import UserError
 from tensorkiln.inspectors.subject import open_subject
-from tests.transform.graphs import graph, rand
+from tensorkiln.kernels.case import rand
+from tests.transform.graphs import graph
 
 W, V = rand(40, 24), rand(24, 7, seed=1)
 X = np.linspace(-1, 1, 80, dtype=np.float32).reshape(2, 40)

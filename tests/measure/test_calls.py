@@ -7,9 +7,10 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UnsupportedError, UserError
+from tensorkiln.kernels.case import rand
 from tensorkiln.measure.calls import around_calls, time_calls
 from tensorkiln.script import R
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 X = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
 

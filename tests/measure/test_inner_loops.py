@@ -6,11 +6,12 @@ import pytest
 
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.kernels.case import Build, rand
 from tensorkiln.measure.inner_loops import InnerLoop, inner_loops, inner_loops_of, read_inner_loops
 from tensorkiln.pipeline import relax_passes, tir_passes
 from tensorkiln.target import Target
 from tests.codegen.kernels import TARGETS
-from tests.transform.graphs import Build, graph, rand
+from tests.transform.graphs import graph
 
 LEVELS = {
     "sse4.2": Target({"kind": "llvm", "mcpu": "x86-64-v2"}),

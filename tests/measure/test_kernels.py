@@ -15,8 +15,9 @@ from tensorkiln.ir.dtype import FLOAT32
 from tensorkiln.ir.expr import FloatImm, IntImm, Var, binary, minimum
 from tensorkiln.ir.relax import tensor
 from tensorkiln.ir.stmt import For, Store
+from tensorkiln.kernels.case import rand
 from tensorkiln.measure.kernels import flops, least_time, operands, size_of, time_kernels
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 N = Var("n")
 

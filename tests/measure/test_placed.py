@@ -13,13 +13,14 @@ from tensorkiln.artifact import Artifact
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.external import External
 from tensorkiln.external.example import C_REFERENCE
+from tensorkiln.kernels.case import rand
 from tensorkiln.measure.calls import host_functions
 from tensorkiln.measure.placed import KernelRun
 from tensorkiln.runtime import register_loader, unregister_loader
 from tensorkiln.script import from_source
 from tests.codegen.opencl.device import device
 from tests.test_composite import CPUS
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is the baseline")
 

@@ -19,11 +19,12 @@ from tensorkiln.codegen.host.function import host_function, tensor_param
 from tensorkiln.codegen.host.interface import model_interface
 from tensorkiln.external.example import C_REFERENCE
 from tensorkiln.ir.expr import Var
+from tensorkiln.kernels.case import rand
 from tensorkiln.mlf.weights_c import write_weights_c
 from tensorkiln.script import from_source
 from tests.audit.process import ROOT, python
 from tests.mlf.build import needs_gcc, run
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 
 def net(**params: object) -> tk.Executable:

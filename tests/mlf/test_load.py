@@ -18,9 +18,10 @@ from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.cli import main
 from tensorkiln.external.example import C_REFERENCE
+from tensorkiln.kernels.case import rand
 from tests.mlf.earlier import ARCHIVES, write
 from tests.mlf.test_programs import CASES, numbers
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 
 @pytest.fixture(scope="module")

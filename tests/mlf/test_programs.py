@@ -12,6 +12,7 @@ import tensorkiln as tk
 from tensorkiln.external.example import C_REFERENCE
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import RVar, Value, tensor
+from tensorkiln.kernels.case import Graph, rand
 from tensorkiln.script import from_source
 from tests.mlf.build import (
     STRICT,
@@ -24,7 +25,7 @@ from tests.mlf.build import (
     run,
     unpacked,
 )
-from tests.transform.graphs import Graph, graph, rand
+from tests.transform.graphs import graph
 
 AVX2 = tk.Target({"kind": "llvm", "mcpu": "haswell"})  # valgrind knows no AVX-512
 

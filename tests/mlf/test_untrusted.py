@@ -21,9 +21,10 @@ from tensorkiln.artifact.mlf.metadata import LibraryMetadata, parsed_metadata
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import TensorkilnError, UnsupportedError, UserError
 from tensorkiln.inspectors.subject import open_subject
+from tensorkiln.kernels.case import rand
 from tests.artifact.test_untrusted_json import fields, harmless, twice, values, with_value
 from tests.mlf.earlier import ARCHIVES
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 CODES = ("bad-archive", "bad-metadata", "bad-container", "bad-artifact", "missing-file")
 

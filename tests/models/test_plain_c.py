@@ -22,7 +22,6 @@ from tests.models.library import load
 from tests.models.plain_c import OF_SCALE, SANITIZERS, compare, distance, library
 from tests.models.test_models import BIG, BIG_SHAPES, FAST, SHAPES, fetch, random_inputs
 from tests.schedule.groups import groups_of
-from tests.transform.graphs import arguments
 from tests.verification.families import cases
 from tests.zoo.registry import NETWORKS, inputs
 
@@ -105,7 +104,7 @@ def test_graphs_under_sanitizers(kind: str, tmp_path: Path) -> None:
     case = cases()["cpu", kind]
     module = case.module()
     assert kind in classes(module, tk.Target("native").replace(kind="c"))
-    compare(module, [list(arguments(module, **case.dims()).values())], "gcc", tmp_path, *SANITIZERS)
+    compare(module, [[case.operand()]], "gcc", tmp_path, *SANITIZERS)
 
 
 @pytest.mark.slow

@@ -18,12 +18,13 @@ from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Function, RVar
+from tensorkiln.kernels.case import rand
 from tensorkiln.passes import make_runner, pass_name
 from tensorkiln.pipeline import relax_passes
 from tensorkiln.script import constant_table, from_source
 from tensorkiln.transform.relax import plan_memory as planner
 from tensorkiln.transform.relax.plan_memory import plan_memory
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 MODULE = graph(lambda g, x: g.tanh(g.mul(x, rand(64))), x=(64,))
 

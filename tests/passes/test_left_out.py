@@ -17,11 +17,12 @@ import tensorkiln as tk
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.external.example import C_REFERENCE
 from tensorkiln.ir.module import IRModule
+from tensorkiln.kernels.case import rand
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.passes import Pass, pass_name
 from tensorkiln.pipeline import relax_passes, tir_passes
 from tensorkiln.script import from_source
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 TARGET = tk.Target("native")
 RANDOM = np.random.default_rng(3)

@@ -12,6 +12,7 @@ import tensorkiln as tk
 from tensorkiln.base.errors import UserError
 from tensorkiln.external.example import C_REFERENCE
 from tensorkiln.ir.module import IRModule
+from tensorkiln.kernels.case import rand
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.passes import Timing, pass_name
 from tensorkiln.pipeline import (
@@ -22,7 +23,7 @@ from tensorkiln.pipeline import (
     relax_passes,
 )
 from tensorkiln.target import register_target_kind, unregister_target_kind
-from tests.transform.graphs import arguments, graph, rand
+from tests.transform.graphs import arguments, graph
 
 X = np.array([-2, -0.5, 1, 3], np.float32)
 MODULE = graph(lambda g, x: g.tanh(g.mul(x, 2.0)), x=(4,))

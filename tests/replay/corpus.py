@@ -73,10 +73,10 @@ def rows() -> Iterator[Row]:
         for target, config in TARGETS.items():
             yield Row(f"{network}/{target}", build, config)
     for (device, kind), case in cases().items():
-        if device == "cpu" and case.target["kind"] == "llvm":
+        if device == "cpu":
             for target in CPUS:
                 yield Row(f"{kind}/{target}", case.module, TARGETS[target])
-        yield Row(f"{kind}/{device}", case.module, case.target)
+        yield Row(f"{kind}/{device}", case.module, case.config(device))
     for target, precision in MEASURED:
         for model in QUANTISED if precision == "int8" else MODELS:
             options = {} if precision == "int8" else {"precision": precision}

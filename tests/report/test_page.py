@@ -11,12 +11,12 @@ import pytest
 import tensorkiln as tk
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import tensor
+from tensorkiln.kernels.case import rand
 from tensorkiln.ops.builder import GraphBuilder
 from tensorkiln.report import Report
 from tests.report.browser import DARK, act
 from tests.report.reading import json_of, read, rows
 from tests.report.test_report import MODULE
-from tests.transform.graphs import rand
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from tensorkiln.external.example import C_REFERENCE
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import tensor
+from tensorkiln.kernels.case import rand
 from tensorkiln.passes import pass_name
 from tensorkiln.pipeline import relax_passes, tir_passes
 from tensorkiln.report import Report, graph
@@ -31,7 +32,6 @@ from tensorkiln.report.memory import memory_pictures
 from tensorkiln.script import R, print_function
 from tests.report.reading import Element, json_of, read, rows
 from tests.transform.graphs import graph as make
-from tests.transform.graphs import rand
 
 CONV = {"strides": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups": 1}
 

@@ -14,8 +14,9 @@ import tensorkiln as tk
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import RVar, Tuple
+from tensorkiln.kernels.case import Graph
 from tensorkiln.runtime import Executor, Module
-from tests.transform.graphs import Graph, graph
+from tests.transform.graphs import graph
 
 X = np.arange(-2, 2, dtype=np.float32)
 

@@ -171,7 +171,8 @@ int memfd_create(const char *name, unsigned flags)
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library with its weights in a file beside it."""
-    from tests.transform.graphs import graph, rand
+    from tensorkiln.kernels.case import rand
+    from tests.transform.graphs import graph
 
     folder = tmp_path_factory.mktemp("beside")
     compiled = tk.compile(graph(lambda g, x: g.matmul(x, rand(40, 24)), x=(2, 40)))

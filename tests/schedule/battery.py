@@ -20,11 +20,11 @@ from tensorkiln.ir.expr import Expr, ExprLike, IntImm, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function, TensorType, Value, tensor
 from tensorkiln.ir.visit import free_vars, substitute
+from tensorkiln.kernels.case import Graph
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.pipeline import compile as compile_module
 from tensorkiln.target import Target
 from tests.emulated.machine import Library
-from tests.transform.graphs import Graph
 
 Build = Callable[..., Value]
 Spec = TensorType | tuple[ExprLike, ...]

@@ -21,11 +21,11 @@ import tensorkiln as tk
 from tensorkiln.executable import Executable
 from tensorkiln.ir.expr import ExprLike, Var, int_value
 from tensorkiln.ir.relax import RVar
+from tensorkiln.kernels.case import Graph
 from tensorkiln.target import Target
 from tests import processors
 from tests.emulated.machine import Library, load
 from tests.schedule.battery import Battery, extent_of, typed
-from tests.transform.graphs import Graph
 
 S, T = Var("S"), Var("T")
 SCALE = 0.25

@@ -9,12 +9,12 @@ import pytest
 
 from tensorkiln.executable import Executable
 from tensorkiln.ir.expr import Var
+from tensorkiln.kernels.case import c, rand
 from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
 from tests.codegen.kernels import EVERY_LEVEL, TARGETS
 from tests.emulated.machine import Library, load
 from tests.schedule.battery import Battery, random_array, typed, undefined_by
-from tests.transform.graphs import c, rand
 
 N, S, T = Var("N"), Var("S"), Var("T")
 ROWS = [{"N": n} for n in (1, 2, 3, 7, 8, 15, 16, 33, 70)]

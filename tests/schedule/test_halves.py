@@ -18,6 +18,7 @@ import tensorkiln as tk
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function
+from tensorkiln.kernels.case import c, rand
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.pipeline import relax_passes
 from tensorkiln.target import Target
@@ -26,7 +27,6 @@ from tests.codegen.c_like.build import compiler
 from tests.emulated.machine import load
 from tests.schedule.battery import Battery, Case, typed
 from tests.schedule.test_contractions import _convolutions, _depthwise, _products
-from tests.transform.graphs import c, rand
 
 ARM = "aarch64-linux-gnu"
 TARGETS: dict[str, Target] = {

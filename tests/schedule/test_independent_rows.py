@@ -10,13 +10,13 @@ import pytest
 
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import Call, RVar, Value, constant
+from tensorkiln.kernels.case import Graph, c, rand
 from tensorkiln.ops import OPS
 from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
 from tests import processors
 from tests.schedule.battery import Battery
 from tests.schedule.test_integer_products import q
-from tests.transform.graphs import Graph, c, rand
 
 Build = Callable[[Graph, RVar], Value]
 SAME = (1, 1, 1, 1)

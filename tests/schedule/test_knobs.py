@@ -16,6 +16,7 @@ from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import Call, Function, GlobalRef
 from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.kernels.case import Build, rand
 from tensorkiln.kernels.folders import built_in_families
 from tensorkiln.kernels.knobs import ATTRIBUTE, Knob
 from tensorkiln.pipeline import relax_passes
@@ -28,7 +29,6 @@ from tests.emulated.machine import Library, load
 from tests.schedule.battery import Battery, arguments
 from tests.schedule.groups import groups_of
 from tests.schedule.test_policies_checked import CASES as POLICIES
-from tests.transform.graphs import Build, graph, rand
 
 ARM = {"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"}
 # Without FMA, with 16 registers of 4 floats; with FMA, of 8; 32 registers of 16; of Arm; of C.
@@ -257,9 +257,8 @@ def with_choice(group: Group, kind: str, choice: Mapping[str, int]) -> Group:
 
 
 def _proved(name: str, target: Target, mixtures: int) -> int:
-    build, shape, _ = POLICIES[name]
     draw, proved = random.Random(f"{name} {target}"), 0
-    for group in groups_of(graph(build, x=shape), target):
+    for group in groups_of(POLICIES[name].module(), target):
         family = next(fitting(group, target))
         knobs = knobs_of(family, group, target)
         for _ in range(mixtures if knobs else 0):

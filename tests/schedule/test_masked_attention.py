@@ -19,11 +19,12 @@ import pytest
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.expr import ExprLike, Var, int_value
 from tensorkiln.ir.relax import RVar, Value
+from tensorkiln.kernels.case import c
 from tensorkiln.transform.relax.match_attention import match_attention
 from tests.codegen.kernels import LEVELS
 from tests.emulated.machine import Library, load
 from tests.schedule.battery import Battery, typed
-from tests.transform.graphs import c, graph, main
+from tests.transform.graphs import graph, main
 
 S, T = Var("S"), Var("T")
 SCALE = 0.25

@@ -13,11 +13,11 @@ import pytest
 
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import RVar
+from tensorkiln.kernels.case import c
 from tensorkiln.ops.evaluate import evaluate
 from tests.codegen.kernels import LEVELS
 from tests.emulated.machine import Library, load
 from tests.schedule.battery import Battery, compare
-from tests.transform.graphs import c
 
 N = Var("N")
 # name -> (the operand's shape, what is computed of it)

@@ -15,10 +15,10 @@ import pytest
 
 from tensorkiln.ir.expr import Expr, Var, int_value
 from tensorkiln.ir.relax import RVar, Value, constant
+from tensorkiln.kernels.case import Graph, rand
 from tests.codegen.kernels import EVERY_LEVEL, FORMS
 from tests.emulated.machine import Library, load
 from tests.schedule.battery import Battery, arguments, typed
-from tests.transform.graphs import Graph, rand
 
 H, W, N = Var("H"), Var("W"), Var("N")
 PICTURES = [

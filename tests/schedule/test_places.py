@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tensorkiln.families.forest.case import forest
 from tensorkiln.ir.expr import Var
-from tensorkiln.ir.relax import RVar, Value
-from tensorkiln.ops.forest import packed_nodes
 from tensorkiln.ops.places import REDUCTIONS
 from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
 from tests.schedule.battery import Battery, typed
-from tests.transform.graphs import Graph, c
 
 N, M, K = Var("N"), Var("M"), Var("K")
 FLOATS = ("float16", "float32", "float64")
@@ -60,42 +58,6 @@ def scattering(seed: int, dtype: np.dtype, shape: tuple[int, ...], below: int = 
 
 def top(k: int, largest: bool) -> Any:
     return lambda g, x: g.top_k(x, k=k, largest=largest)
-
-
-def forest(trees: int, nodes: str, features: int, seed: int) -> Any:
-    """A graph of random trees of depths 0 to 6, which compare features or their negatives."""
-    draw = np.random.default_rng(seed)
-    compared, child, limits = [0], [0], [np.nan]
-    roots, depths = [], []
-
-    def new(count: int) -> int:
-        first = len(child)
-        for k in range(count):
-            compared.append(0)
-            child.append(first + k - 1)
-            limits.append(np.nan)
-        return first
-
-    for t in range(trees):
-        roots.append(new(1))
-        waiting, deepest = [(roots[-1], 0)], 0
-        while waiting:
-            at, level = waiting.pop()
-            deepest = max(deepest, level)
-            if level < t % 7 and (level == 0 or draw.random() < 0.7):
-                first = new(2)
-                compared[at], child[at] = int(draw.integers(2 * features)), first
-                limits[at] = float(draw.choice([draw.normal(), 0.0, 1.5, np.inf]))
-                waiting += [(first, level + 1), (first + 1, level + 1)]
-        depths.append(deepest)
-    packed, bits = packed_nodes(*map(np.asarray, (compared, child)))
-
-    def build(g: Graph, x: RVar) -> Value:
-        limit = c(limits, x.tensor.dtype.name)
-        tables = [c(roots, "int32"), c(depths, "int32"), c(packed, nodes), limit]
-        return g.tree_leaves(x, *tables, bits=bits, most=max(depths))
-
-    return build
 
 
 def all_cases() -> Battery:

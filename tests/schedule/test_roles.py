@@ -18,7 +18,6 @@ from tensorkiln.script import T
 from tensorkiln.script.parser import from_source
 from tests.schedule.groups import groups_of
 from tests.schedule.test_policies_checked import AVX2, CASES
-from tests.transform.graphs import graph
 
 
 @T.prim_func
@@ -102,8 +101,7 @@ def test_text_has_roles_and_kernels_have_none() -> None:
 def test_names_of_loops_mean_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program whose loops all have one name, which those over lanes have otherwise, is scheduled
     by the same steps. (The text may differ in the order of additions, which is by name.)"""
-    build, shape, _ = CASES[name]
-    groups = list(groups_of(graph(build, x=shape), AVX2))
+    groups = list(groups_of(CASES[name].module(), AVX2))
     init, apply, steps = Schedule.__init__, Schedule.apply, []
 
     def renaming(self: Schedule, f: PrimFunc, check: bool = True) -> None:
@@ -167,8 +165,7 @@ f = fuse(f, "i0", "i1")
 
 def test_old_traces_are_read() -> None:
     """A trace names loops and has no results, so it means the same as before."""
-    build, shape, _ = CASES["softmax"]
-    (group,) = groups_of(graph(build, x=shape), AVX2)
+    (group,) = groups_of(CASES["softmax"].module(), AVX2)
     program = rows_program(group, softmax)
     made = schedule_group(group, AVX2)
     for trace in (trace_of(group, AVX2), OLD_TRACE):

@@ -8,10 +8,10 @@ import pytest
 
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import Tuple, constant
+from tensorkiln.kernels.case import rand
 from tests.codegen.kernels import EVERY_LEVEL, FORMS
 from tests.emulated.machine import Library, load
 from tests.schedule.battery import Battery, typed
-from tests.transform.graphs import rand
 
 N, H, W = Var("N"), Var("H"), Var("W")
 SOME = [{"N": n} for n in (1, 3, 19)]

@@ -10,13 +10,14 @@ import pytest
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import RVar, constant
+from tensorkiln.kernels.case import Graph, rand
 from tensorkiln.pipeline import compile as compile_module
 from tensorkiln.pipeline import relax_passes, tir_passes
 from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
 from tests.codegen.kernels import LEVELS, TARGETS
 from tests.schedule.battery import Battery, Build, undefined_by
-from tests.transform.graphs import Graph, graph, rand
+from tests.transform.graphs import graph
 
 NATIVE = Target("native")
 # The numerics contract: rounding errors at most this many times those of direct sums.

@@ -13,10 +13,10 @@ import pytest
 
 from tensorkiln.ir.expr import Expr, ExprLike, Var, maximum, minimum
 from tensorkiln.ir.relax import RVar
+from tensorkiln.kernels.case import Graph, rand
 from tests.codegen.kernels import LEVELS
 from tests.emulated.machine import load
 from tests.schedule.battery import Battery, extent_of
-from tests.transform.graphs import Graph, rand
 
 N, M = Var("N"), Var("M")
 FORMS: dict[str, Expr] = {

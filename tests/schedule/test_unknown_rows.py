@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tensorkiln.ir.expr import Var
+from tensorkiln.kernels.case import rand
 from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
 from tests.schedule.battery import Battery, typed
-from tests.transform.graphs import rand
 
 N = Var("N")
 SIZES = [{"N": n} for n in (0, 1, 2, 7, 15, 16, 17, 33, 63, 64, 100, 255, 257, 1000, 4099)]

@@ -10,13 +10,14 @@ from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.executable import Executable
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import constant
+from tensorkiln.kernels.case import rand
 from tensorkiln.pipeline import compile as compile_module
 from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
 from tests.codegen.kernels import EVERY_LEVEL, TARGETS
 from tests.emulated.machine import Library, load
 from tests.schedule.battery import Battery, undefined_by
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 N = Var("N")
 SAME = (1, 1, 1, 1)

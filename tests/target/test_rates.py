@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tensorkiln.ir.relax import Call, Function, RVar, TensorType, Value
+from tensorkiln.kernels.case import Build, Graph, rand
 from tensorkiln.target import Target
 from tensorkiln.target.rates import ROWS, has_fast_pairs, rates_of
 from tensorkiln.transform.relax.apply_precision import ApplyPrecision
-from tests.transform.graphs import Build, Graph, graph, rand
+from tests.transform.graphs import graph
 
 SLOW = Target({"mcpu": "sapphirerapids", "precision": "bfloat16"})
 FAST = Target({"mcpu": "znver4", "precision": "bfloat16"})

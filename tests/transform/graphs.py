@@ -10,40 +10,14 @@ import numpy as np
 
 from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Constant, Function, RVar, TensorType, Value, constant, tensor
-from tensorkiln.ops.builder import GraphBuilder
+from tensorkiln.ir.relax import Function, TensorType, tensor
+from tensorkiln.kernels.case import Build, Graph
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.ops.verify import verify
 from tensorkiln.script import from_source
 from tensorkiln.transform.relax.infer_types import infer_types
 
-Build = Callable[..., Value]
 Pass = Callable[[IRModule], IRModule]
-
-
-class Graph(GraphBuilder):
-    """`g.add(x, 1.0)` emits; Python numbers become float32 constants without dimensions."""
-
-    def __getattr__(self, op: str) -> Callable[..., RVar]:
-        if op.startswith("_"):
-            raise AttributeError(op)
-
-        def emit(*args: Value | float, **attrs: object) -> RVar:
-            values = [c(a) if isinstance(a, (int, float)) else a for a in args]
-            return self.emit(op.removesuffix("_"), *values, span=f"node {op}", **attrs)
-
-        return emit
-
-
-def c(values: object, dtype: str = "float32") -> Constant:
-    """A constant."""
-    return constant(np.asarray(values, dtype))
-
-
-def rand(*shape: int, seed: int = 0, low: float = -1.0, high: float = 1.0) -> Constant:
-    """A constant of uniform random numbers."""
-    generator = np.random.default_rng([seed, *shape])
-    return constant(generator.uniform(low, high, shape).astype(np.float32))
 
 
 def graph(build: Build, **params: object) -> IRModule:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tensorkiln.ir.relax import Call, RVar, Tuple, Value
+from tensorkiln.kernels.case import Build, Graph, rand
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.adjacent_concats import adjacent_concats, offsets_within
 from tensorkiln.transform.relax.assign_layouts import AssignLayouts
-from tests.transform.graphs import Build, Graph, graph, main, rand
+from tests.transform.graphs import graph, main
 
 TARGET = Target({"kind": "llvm", "mcpu": "haswell"})
 

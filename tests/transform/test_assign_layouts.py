@@ -17,6 +17,7 @@ from tensorkiln.ir.expr import Var
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Constant, RVar, TensorType, Tuple, Value, constant, tensor
+from tensorkiln.kernels.case import Build, Graph, c, rand
 from tensorkiln.ops.channel_window import ChannelWindow
 from tensorkiln.ops.verify import verify
 from tensorkiln.passes.instruments import require_round_trip
@@ -24,17 +25,7 @@ from tensorkiln.target import Target
 from tensorkiln.transform.relax.assign_layouts import AssignLayouts
 from tensorkiln.transform.relax.fuse_ops import FuseOps
 from tests.schedule.test_grouped_conv import CASES as GROUPED
-from tests.transform.graphs import (
-    Build,
-    Graph,
-    assert_same_values,
-    c,
-    check_text,
-    graph,
-    main,
-    ops_of,
-    rand,
-)
+from tests.transform.graphs import assert_same_values, check_text, graph, main, ops_of
 
 TARGET = Target({"kind": "llvm", "mcpu": "haswell"})
 WIDE = Target({"kind": "llvm", "mcpu": "skylake-avx512"})

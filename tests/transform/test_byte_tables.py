@@ -9,10 +9,11 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.ir.relax import Value, constant, tensor
+from tensorkiln.kernels.case import Graph, rand
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.transform.relax.match_activations import match_activations
 from tensorkiln.transform.relax.match_integer import match_integer
-from tests.transform.graphs import Graph, graph, ops_of, rand
+from tests.transform.graphs import graph, ops_of
 
 Build = Callable[[Graph, Value], Value]
 BYTES = np.arange(256, dtype=np.uint8)

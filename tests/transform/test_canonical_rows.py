@@ -9,17 +9,9 @@ import pytest
 
 from tensorkiln.ir.expr import Expr, Var, int_value
 from tensorkiln.ir.relax import RVar, Value, constant
+from tensorkiln.kernels.case import Build, Graph, rand
 from tensorkiln.transform.relax.canonicalize import canonicalize
-from tests.transform.graphs import (
-    Build,
-    Graph,
-    assert_same_values,
-    check,
-    check_unchanged,
-    graph,
-    ops_of,
-    rand,
-)
+from tests.transform.graphs import assert_same_values, check, check_unchanged, graph, ops_of
 
 W = rand(3, 3, 1, 3)
 NORM = [rand(3, seed=k, low=0.5) for k in range(4)]

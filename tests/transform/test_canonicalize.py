@@ -9,13 +9,11 @@ import pytest
 
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import constant, tensor
+from tensorkiln.kernels.case import Build, Graph, c
 from tensorkiln.transform.relax.canonicalize import canonicalize
 from tests.transform.graphs import (
-    Build,
-    Graph,
     arguments,
     assert_same_values,
-    c,
     check,
     check_text,
     check_unchanged,

@@ -14,11 +14,12 @@ from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Var, binary
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function, Value, constant, tensor
+from tensorkiln.kernels.case import Graph
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.runtime.failures import IndexOutsideError
 from tensorkiln.transform.relax.check_indices import CheckIndices
 from tensorkiln.transform.relax.infer_types import infer_types
-from tests.transform.graphs import Graph, check_text, graph, main, ops_of
+from tests.transform.graphs import check_text, graph, main, ops_of
 
 TARGET = tk.Target("llvm")
 CLAMP = tk.Target({"kind": "llvm", "indices": "clamp"})

@@ -11,10 +11,11 @@ import tensorkiln as tk
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, tensor
+from tensorkiln.kernels.case import Build, rand
 from tensorkiln.target import Target, with_host
 from tensorkiln.transform.relax.assign_devices import AssignDevices
 from tensorkiln.transform.relax.device_costs import operations
-from tests.transform.graphs import Build, graph, main, rand
+from tests.transform.graphs import graph, main
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is the baseline")
 

@@ -7,19 +7,11 @@ from tensorkiln.ir.relax import (
     RVar,
     constant,
 )
+from tensorkiln.kernels.case import Graph, c, rand
 from tensorkiln.transform.relax.eliminate_common_subexpressions import (
     eliminate_common_subexpressions,
 )
-from tests.transform.graphs import (
-    Graph,
-    c,
-    check,
-    check_text,
-    check_unchanged,
-    graph,
-    ops_of,
-    rand,
-)
+from tests.transform.graphs import check, check_text, check_unchanged, graph, ops_of
 
 
 def test_common_subexpressions() -> None:

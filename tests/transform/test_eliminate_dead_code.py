@@ -5,14 +5,9 @@ from __future__ import annotations
 from tensorkiln.ir.relax import (
     RVar,
 )
+from tensorkiln.kernels.case import Graph
 from tensorkiln.transform.relax.eliminate_dead_code import eliminate_dead_code
-from tests.transform.graphs import (
-    Graph,
-    check,
-    check_text,
-    check_unchanged,
-    graph,
-)
+from tests.transform.graphs import check, check_text, check_unchanged, graph
 
 
 def test_dead_code() -> None:

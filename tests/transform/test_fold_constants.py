@@ -14,18 +14,16 @@ from tensorkiln.ir.relax import (
     constant,
     tensor,
 )
+from tensorkiln.kernels.case import Graph, c, rand
 from tensorkiln.transform.relax.fold_constants import EXPANDED_LIMIT, LIMIT, fold_constants
 from tests.transform.graphs import (
-    Graph,
     assert_same_values,
-    c,
     check,
     check_text,
     check_unchanged,
     graph,
     main,
     ops_of,
-    rand,
 )
 
 

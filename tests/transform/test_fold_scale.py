@@ -6,18 +6,15 @@ import numpy as np
 import pytest
 
 from tensorkiln.ir.relax import Constant, RVar, Tuple
+from tensorkiln.kernels.case import Build, Graph, c, rand
 from tensorkiln.transform.relax.fold_scale import fold_scale
 from tests.transform.graphs import (
-    Build,
-    Graph,
     assert_same_values,
-    c,
     check_text,
     check_unchanged,
     graph,
     main,
     ops_of,
-    rand,
 )
 
 K, KB = rand(6, 2, 3, 3), rand(6, seed=1)

@@ -23,19 +23,11 @@ from tensorkiln.ir.relax import (
     tensor,
 )
 from tensorkiln.ir.verify import verify
+from tensorkiln.kernels.case import Build, Graph, c, rand
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.assign_layouts import AssignLayouts
 from tensorkiln.transform.relax.fuse_ops import FuseOps
-from tests.transform.graphs import (
-    Build,
-    Graph,
-    assert_same_values,
-    c,
-    check_text,
-    graph,
-    main,
-    rand,
-)
+from tests.transform.graphs import assert_same_values, check_text, graph, main
 from tests.transform.test_assign_layouts import networks
 from tests.transform.test_random_graphs import modules
 

@@ -10,13 +10,14 @@ import pytest
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.module import IRModule
+from tensorkiln.kernels.case import rand
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.passes import pass_name
 from tensorkiln.pipeline import relax_passes
 from tensorkiln.transform.relax.fuse_ops import FuseOps
 from tensorkiln.transform.relax.fuse_rule import FuseRule
 from tensorkiln.transform.rewriting.rewrite import RewriteOps, Rule
-from tests.transform.graphs import arguments, graph, ops_of, rand
+from tests.transform.graphs import arguments, graph, ops_of
 
 NATIVE = tk.Target("native")
 CONV = {"strides": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups": 1}

@@ -9,10 +9,11 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
+from tensorkiln.kernels.case import rand
 from tensorkiln.pipeline import minimal_relax_passes
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.keep_values import keep_values
-from tests.transform.graphs import check_text, graph, rand
+from tests.transform.graphs import check_text, graph
 from tests.verification.programs import PROGRAMS
 from tests.verification.test_planted import NETWORKS
 

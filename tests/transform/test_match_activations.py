@@ -7,11 +7,10 @@ import math
 import pytest
 
 from tensorkiln.ir.relax import RVar
+from tensorkiln.kernels.case import Build, Graph
 from tensorkiln.transform.relax.canonicalize import canonicalize
 from tensorkiln.transform.relax.match_activations import match_activations
 from tests.transform.graphs import (
-    Build,
-    Graph,
     assert_same_values,
     check_text,
     check_unchanged,

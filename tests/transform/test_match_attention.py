@@ -12,12 +12,12 @@ from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import RVar, Tuple, constant, tensor
+from tensorkiln.kernels.case import Graph, rand
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.transform.relax.canonicalize import canonicalize
 from tensorkiln.transform.relax.fold_constants import fold_constants
 from tensorkiln.transform.relax.match_attention import match_attention
 from tests.transform.graphs import (
-    Graph,
     arguments,
     assert_same_values,
     check_text,
@@ -25,7 +25,6 @@ from tests.transform.graphs import (
     graph,
     main,
     ops_of,
-    rand,
 )
 
 B, H, S, T, D = 2, 3, 4, 5, 8

@@ -12,9 +12,10 @@ import tensorkiln as tk
 from tensorkiln.base.progress import Progress
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Value, constant, tensor
+from tensorkiln.kernels.case import Graph, c, rand
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.transform.relax.match_integer import match_integer
-from tests.transform.graphs import Graph, c, check_text, graph, main, ops_of, rand
+from tests.transform.graphs import check_text, graph, main, ops_of
 
 R = np.random.default_rng(5)
 

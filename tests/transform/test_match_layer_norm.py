@@ -6,19 +6,16 @@ import pytest
 
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import RVar, Tuple, tensor
+from tensorkiln.kernels.case import Build, Graph, c, rand
 from tensorkiln.transform.relax.canonicalize import canonicalize
 from tensorkiln.transform.relax.match_layer_norm import match_layer_norm
 from tests.transform.graphs import (
-    Build,
-    Graph,
     assert_same_values,
-    c,
     check_text,
     check_unchanged,
     graph,
     main,
     ops_of,
-    rand,
 )
 
 GAMMA, BETA = rand(4), rand(4, seed=1)

@@ -7,10 +7,9 @@ import pytest
 
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import RVar, Tuple, constant, tensor
+from tensorkiln.kernels.case import Build, Graph, rand
 from tensorkiln.transform.relax.match_linear import match_linear
 from tests.transform.graphs import (
-    Build,
-    Graph,
     assert_same_values,
     check,
     check_text,
@@ -18,7 +17,6 @@ from tests.transform.graphs import (
     graph,
     main,
     ops_of,
-    rand,
 )
 
 W, V, B = rand(4, 6), rand(6, 5), rand(6, seed=3)

@@ -18,10 +18,11 @@ from tensorkiln.ir.plan_form import read_plan
 from tensorkiln.ir.relax import Function, RVar, Value
 from tensorkiln.ir.verify import verify
 from tensorkiln.ir.visit import substitute
+from tensorkiln.kernels.case import Graph, rand
 from tensorkiln.pipeline import relax_passes
 from tensorkiln.script import constant_table, from_source, print_function, print_module
 from tensorkiln.transform.relax.partial_graph_aot import partial_graph_aot
-from tests.transform.graphs import Graph, check_text, graph, rand
+from tests.transform.graphs import check_text, graph
 from tests.transform.test_plan_memory import HOMES, NEXT, TARGET, planned
 from tests.transform.test_random_graphs import modules
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tensorkiln.ir.relax import Bound, Call, RVar, constant, tensor
+from tensorkiln.kernels.case import Graph, c
 from tensorkiln.transform.rewriting import pattern as P
-from tests.transform.graphs import Graph, c
 
 
 def matches(text: str, root: RVar, g: Graph) -> list[P.Found]:

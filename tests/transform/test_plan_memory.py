@@ -14,11 +14,12 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function, GlobalRef, RVar, Tuple, Value
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.visit import substitute
+from tensorkiln.kernels.case import Graph, rand
 from tensorkiln.pipeline import relax_passes
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.partial_graph_aot import partial_graph_aot
 from tensorkiln.transform.relax.plan_memory import plan_memory
-from tests.transform.graphs import Graph, check_text, graph, rand
+from tests.transform.graphs import check_text, graph
 from tests.transform.test_random_graphs import modules
 
 TARGET = Target({"kind": "llvm", "mcpu": "haswell"})

@@ -17,12 +17,13 @@ from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.expr import IntImm, Var, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import RVar, Value
+from tensorkiln.kernels.case import Graph, rand
 from tensorkiln.script import constant_table, from_source
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.partial_graph_aot import partial_graph_aot
 from tensorkiln.transform.relax.pools import divide
 from tensorkiln.transform.relax.storages import Part, Storage
-from tests.transform.graphs import Graph, arguments, graph, rand
+from tests.transform.graphs import arguments, graph
 from tests.transform.test_plan_memory import check_plan, planned
 from tests.transform.test_random_graphs import modules
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, RVar, Tuple, Value, constant
+from tensorkiln.kernels.case import Graph
 from tensorkiln.transform.relax.canonicalize import canonicalize
 from tensorkiln.transform.relax.eliminate_common_subexpressions import (
     eliminate_common_subexpressions,
@@ -22,7 +23,7 @@ from tensorkiln.transform.relax.match_attention import match_attention
 from tensorkiln.transform.relax.match_layer_norm import match_layer_norm
 from tensorkiln.transform.relax.match_linear import match_linear
 from tensorkiln.transform.relax.widen_statistics import WidenStatistics
-from tests.transform.graphs import Graph, assert_same_values, main
+from tests.transform.graphs import assert_same_values, main
 
 PASSES = (
     infer_types,

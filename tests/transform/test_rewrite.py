@@ -7,9 +7,10 @@ import pytest
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, Tuple
+from tensorkiln.kernels.case import Graph, c
 from tensorkiln.transform.rewriting.graph import forward_aliases, live, use_counts
 from tensorkiln.transform.rewriting.rewrite import Match, Rule, rewrite
-from tests.transform.graphs import Graph, c, graph, main, ops_of
+from tests.transform.graphs import graph, main, ops_of
 
 
 def test_the_binding_keeps_its_variable_and_span() -> None:

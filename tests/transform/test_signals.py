@@ -6,21 +6,14 @@ import pytest
 
 from tensorkiln.ir.expr import Expr, Var, int_value
 from tensorkiln.ir.relax import RVar
+from tensorkiln.kernels.case import Graph, rand
 from tensorkiln.transform.relax.canonicalize import canonicalize
 from tensorkiln.transform.relax.eliminate_common_subexpressions import (
     eliminate_common_subexpressions,
 )
 from tensorkiln.transform.relax.eliminate_dead_code import eliminate_dead_code
 from tensorkiln.transform.relax.fold_constants import fold_constants
-from tests.transform.graphs import (
-    Graph,
-    assert_same_values,
-    check_text,
-    check_unchanged,
-    graph,
-    ops_of,
-    rand,
-)
+from tests.transform.graphs import assert_same_values, check_text, check_unchanged, graph, ops_of
 
 LENGTHS: dict[str, int | Expr] = {"known": 9, "open": Var("L")}
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import tensorkiln as tk
 from tensorkiln.ir.module import IRModule
+from tensorkiln.kernels.case import rand
 from tensorkiln.runtime.trial import Trial, WrongResult
 from tensorkiln.tuning import Tuned
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v2"}
 _calls = 0

@@ -11,12 +11,13 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
+from tensorkiln.kernels.case import rand
 from tensorkiln.runtime.measuring import measure_kernel
 from tensorkiln.runtime.trial import Trial
 from tensorkiln.target import Target
 from tensorkiln.tuning import InstructionCount, emulated
 from tensorkiln.tuning.workloads import fused_module, library_of, trial_for, workloads_of
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 TARGET = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"}
 pytestmark = pytest.mark.emulated

@@ -19,8 +19,9 @@ from pathlib import Path
 import pytest
 
 import tensorkiln as tk
+from tensorkiln.kernels.case import rand
 from tensorkiln.runtime.trial import Trial
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 from tests.tuning import hooks
 from tests.tuning import planted as ways
 from tests.tuning.test_faults import FAULTS

@@ -17,8 +17,9 @@ import pytest
 import tensorkiln as tk
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.ir.expr import Var
+from tensorkiln.kernels.case import rand
 from tensorkiln.kernels.records import read_records
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 from tests.tuning import hooks
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,6 +13,7 @@ import tensorkiln as tk
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
+from tensorkiln.kernels.case import Graph, rand
 from tensorkiln.runtime.timing import time_kernel
 from tensorkiln.runtime.trial import Memory, trial_of
 from tensorkiln.target import Target
@@ -24,7 +25,7 @@ from tensorkiln.tuning.workloads import (
     trial_for,
     workloads_of,
 )
-from tests.transform.graphs import Graph, graph, rand
+from tests.transform.graphs import graph
 
 TARGETS = [
     {"kind": "llvm", "mcpu": "x86-64-v2"},

@@ -11,11 +11,11 @@ from tensorkiln import ops
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function, TensorType
+from tensorkiln.kernels.case import Graph
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.target import Target
 from tensorkiln.verification.reference import Tolerance, walk
 from tests.ops.test_attribute import SAMPLES
-from tests.transform.graphs import Graph
 from tests.transform.test_random_graphs import modules
 
 TARGET = Target({"kind": "llvm", "mcpu": "x86-64-v3"})

@@ -23,7 +23,7 @@ from tests.codegen.opencl.device import device
 from tests.cuda.networks import let_run
 from tests.processors import require
 from tests.transform.graphs import graph
-from tests.verification.families import DECOMPOSED, ONLY_IN_TILES, RUN_HERE, cases, families
+from tests.verification.families import ONLY_IN_TILES, RUN_HERE, cases, families
 from tests.verification.faults import (
     SpoiledConstant,
     SpoiledKernel,
@@ -166,8 +166,8 @@ def test_every_family_has_a_case() -> None:
 def test_a_fault_in_a_kernel(on: str, kind: str) -> None:
     """Right, and with a kernel spoiled."""
     case = FAMILIES[on, kind]
-    kind = DECOMPOSED.get((on, kind), kind)
-    mod, target = case.module(), case.asked()
+    kind = case.kernel or kind
+    mod, target = case.module(), Target(case.config(on))
     if on == "cpu":
         require(target)
     if on == "opencl":
@@ -189,7 +189,7 @@ def test_a_fault_in_a_kernel(on: str, kind: str) -> None:
 @pytest.mark.parametrize("kind", COMPILED)
 def test_a_fault_in_a_kernel_as_c_or_in_memory(on: str, kind: str) -> None:
     case = FAMILIES["cpu", kind]
-    mod, target = case.module(), Target({**case.target, "kind": on})
+    mod, target = case.module(), Target({**case.config("cpu"), "kind": on})
     spoil = SpoiledKernel(lambda f: f.op_class == kind)
     exe = tk.compile(mod, target, tir_pipeline=tir_with(spoil, target), debug=True)
     found = tk.verify(exe, mod, dims=case.dims())

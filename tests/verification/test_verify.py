@@ -17,9 +17,10 @@ from examples.make_mlp import make_mlp
 from tensorkiln.base.errors import UserError
 from tensorkiln.cli.entry import main as kiln
 from tensorkiln.ir.module import IRModule
+from tensorkiln.kernels.case import rand
 from tensorkiln.target import Target
 from tests.cuda.networks import let_run
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 from tests.verification.faults import (
     SpoiledConstant,
     SpoiledKernel,

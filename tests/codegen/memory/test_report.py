@@ -13,8 +13,9 @@ from tensorkiln.codegen.memory import MemoryReport
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import RVar, Value
+from tensorkiln.kernels.case import Graph, rand
 from tensorkiln.script import T, from_source
-from tests.transform.graphs import Graph, graph, rand
+from tests.transform.graphs import graph
 
 TARGET = {"kind": "llvm", "mcpu": "haswell"}
 

@@ -24,12 +24,13 @@ from tensorkiln.executable import Executable
 from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import RVar, Tuple, Value, constant, tensor
+from tensorkiln.kernels.case import Graph, rand
 from tensorkiln.options import target_of
 from tensorkiln.pipeline import relax_passes
 from tensorkiln.report.story import record
 from tensorkiln.target import Target
 from tests.frontend.onnx_models import FLOAT, INT64, model, theirs, value
-from tests.transform.graphs import Graph, graph, rand
+from tests.transform.graphs import graph
 
 Array = np.ndarray
 Model = tuple[onnx.ModelProto, dict[str, Array]]

@@ -17,6 +17,7 @@ from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.kernels.case import Build, rand
 from tensorkiln.schedule.choose import schedule_group
 from tensorkiln.script import from_source
 from tensorkiln.target import Target
@@ -24,7 +25,7 @@ from tests.codegen.opencl.device import device
 from tests.schedule.battery import typed
 from tests.schedule.gpu.runner import OPENCL as TARGET
 from tests.schedule.gpu.runner import device_passes, groups_for
-from tests.transform.graphs import Build, graph, rand
+from tests.transform.graphs import graph
 
 GOLDEN = Path(__file__).parent / "golden"
 GRAPHS: dict[str, tuple[Build, TensorType]] = {

@@ -19,11 +19,11 @@ import tensorkiln as tk
 from tensorkiln.executable import Executable
 from tensorkiln.ir.expr import ExprLike, Var
 from tensorkiln.ir.relax import Constant, RVar, Value, constant
+from tensorkiln.kernels.case import Graph, rand
 from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
 from tests.schedule.battery import Battery, random_array, typed
 from tests.schedule.test_integer_products import bias, bytes_, q, requantized
-from tests.transform.graphs import Graph, rand
 
 TARGET = Target(
     {

@@ -21,6 +21,7 @@ from tensorkiln.ir.expr import Var, int_value
 from tensorkiln.ir.relax import RVar, TensorType, Value
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.verify import verify
+from tensorkiln.kernels.case import Build, Graph, rand
 from tensorkiln.kernels.layouts import channel_blocks
 from tensorkiln.pipeline import compile as compile_module
 from tensorkiln.schedule.choose import schedule_group
@@ -42,7 +43,7 @@ from tests.ir.evaluate import run
 from tests.schedule.battery import typed
 from tests.schedule.groups import groups_of
 from tests.schedule.test_integer_products import bytes_, q
-from tests.transform.graphs import Build, Graph, graph, rand
+from tests.transform.graphs import graph
 
 SPR = Target({"kind": "llvm", "mcpu": "sapphirerapids"})
 NEEDED = ("avx512bf16", "avx512vnni", "avx512vl", "avx512bw")

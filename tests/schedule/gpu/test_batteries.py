@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tensorkiln import ops
+from tensorkiln.kernels.case import Build
 from tests.ops.test_programs import CASES
 from tests.schedule import test_contractions, test_loops, test_places
 from tests.schedule.battery import Battery, typed
 from tests.schedule.gpu.runner import DeviceRunner
-from tests.transform.graphs import Build
 
 
 def _operator(op: str, attrs: dict[str, object]) -> Build:

@@ -15,7 +15,7 @@ from tests.schedule.gpu.kernels import KERNELS, TARGETS, group_of
 from tests.schedule.gpu.runner import OPENCL, Kernels
 
 # Limits of a device change tiles and blocks: one kernel of each class for the others.
-FIRST = {op_class: name for name, (_, _, op_class) in reversed(KERNELS.items())}
+FIRST = {case.op_class: name for name, case in reversed(KERNELS.items())}
 PROVED = [("opencl", name) for name in KERNELS]
 ALONE = "tensor cores"  # differs in one class from another target
 PROVED += [
@@ -37,7 +37,7 @@ COMPUTED = ("gpu_scalar", "bounds")
 
 
 def class_of(target: str, name: str) -> str:
-    op_class = KERNELS[name][2]
+    op_class = KERNELS[name].op_class
     return INSTEAD.get((target, op_class), op_class)
 
 

@@ -14,13 +14,14 @@ from tensorkiln.ir.expr import Var
 from tensorkiln.ir.launch import launch_of
 from tensorkiln.ir.stmt import Alloc, PrimFunc
 from tensorkiln.ir.visit import walk_stmt
+from tensorkiln.kernels.case import Build
 from tensorkiln.pipeline import compile as compile_module
 from tensorkiln.schedule.choose import schedule_group
 from tensorkiln.target import Target
 from tests.cuda.emulator.launch import BACKWARD, FORWARD
 from tests.schedule.battery import Battery
 from tests.schedule.gpu.runner import OPENCL, DeviceRunner, Kernels, groups_for
-from tests.transform.graphs import Build, graph
+from tests.transform.graphs import graph
 
 N = Var("N")
 ROWS = [{"N": n} for n in (1, 64, 70)]

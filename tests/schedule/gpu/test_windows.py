@@ -13,9 +13,10 @@ from tensorkiln.families.windows.gpu import WindowTile, tile_of
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call
+from tensorkiln.kernels.case import rand
 from tests.schedule.battery import Battery, typed
 from tests.schedule.gpu.runner import DeviceRunner, groups_for
-from tests.transform.graphs import graph, rand
+from tests.transform.graphs import graph
 
 N, S, T = Var("N"), Var("S"), Var("T")
 ONE = (1, 1, 1, 1)
