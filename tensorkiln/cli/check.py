@@ -182,8 +182,8 @@ def issue_table(model: str, issues: Sequence[Issue]) -> str:
     rows = [("NODE", "COUNT", "OPERATOR", "OPSET", "TYPES", "KIND", "WHAT")]
     for group in alike.values():
         issue = group[0]
-        has_hint = not issue.hint or issue.hint in issue.message
-        problem = issue.message if has_hint else f"{issue.message} [{issue.hint}]"
+        message_has_hint = not issue.hint or issue.hint in issue.message
+        problem = issue.message if message_has_hint else f"{issue.message} [{issue.hint}]"
         places = list(dict.fromkeys(i.place for i in group if i.place))
         if places:
             problem += f" (from {listed(places, 4)})"

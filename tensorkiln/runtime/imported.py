@@ -99,11 +99,11 @@ class PythonModule(ImportedModule):
 
     def __init__(self, group: LoaderGroup, answer: Any, file_name: str):
         super().__init__(group)
-        self._made = answer
+        self._answer = answer
         if callable(answer) and not hasattr(answer, "__getitem__"):
-            self._made = {Path(file_name).stem: answer}
+            self._answer = {Path(file_name).stem: answer}
         no_names = isinstance(answer, str | bytes | list | tuple)
-        if no_names or not hasattr(self._made, "__getitem__"):
+        if no_names or not hasattr(self._answer, "__getitem__"):
             expected = "functions by name, as a dict, or one function"
             raise bad_answer(f"loader {group}", answer, expected, "bad-loader")
 
@@ -111,7 +111,7 @@ class PythonModule(ImportedModule):
         """The function of that name, or None; UserError if it is not callable."""
         with plugin(f"module of loader {self.group}: looking for {name!r}"):
             try:
-                function = self._made[name]
+                function = self._answer[name]
             except LookupError:
                 return None
         if not callable(function):
@@ -121,7 +121,7 @@ class PythonModule(ImportedModule):
     def own_dependencies(self) -> tuple[ExternalDependency, ...]:
         """What a function `get_external_dependencies` of the module returns, be it an attribute or
         found by that name; none without it. UserError (code `bad-loader`) for anything else."""
-        ask = getattr(self._made, _ASKED, None) or self.own(_ASKED)
+        ask = getattr(self._answer, _ASKED, None) or self.own(_ASKED)
         if ask is None:
             return ()
         label = f"{_ASKED} of loader {self.group}"
@@ -131,7 +131,7 @@ class PythonModule(ImportedModule):
 
     def names(self) -> tuple[str, ...]:
         """The keys of a mapping; empty for other objects."""
-        return tuple(map(str, self._made)) if isinstance(self._made, Mapping) else ()
+        return tuple(map(str, self._answer)) if isinstance(self._answer, Mapping) else ()
 
 
 class NativeModule(ImportedModule):

@@ -51,7 +51,7 @@ class Dialect:
     array: str  # the declaration of a local array `name` of `size` elements, aligned to `align`
     prefetch: str  # a statement, or nothing
     square_root: Callable[..., str]  # (writer, name, dtype) -> the text of the function
-    dot: Callable[..., str | None]  # (writer, name, which, lanes) -> the text of the function
+    dot: Callable[..., str | None]  # (writer, function, name, lanes) -> text of the function
     note_failure: str  # a statement that puts `message` into the variable at `cell`
     parallel_for: bool  # whether parallel loops are run by kiln_parallel_for
     extern: str  # declares the function `symbol`, under the name `name`

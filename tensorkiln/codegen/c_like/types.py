@@ -156,8 +156,8 @@ def select(w: TextWriter, mask: str, bits: int, x: str, y: str, dtype: DType) ->
     """mask ? x : y; `bits` are those of a lane of the mask."""
     if dtype.lanes == 1:
         return choose(w, mask, x, y)
-    t, lane_type = w.type(dtype), signed(DType(f"int{dtype.bits}", dtype.lanes))
-    m = w.type(lane_type)
+    t, mask_dtype = w.type(dtype), signed(DType(f"int{dtype.bits}", dtype.lanes))
+    m = w.type(mask_dtype)
     mask = as_mask(w, mask, bits, dtype.bits, dtype.lanes)
     if w.dialect.choice:
         return Code(w.dialect.choice.format(mask=mask, a=x, b=y))
