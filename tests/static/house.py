@@ -7,7 +7,7 @@ rooms belongs to "files". A room's limit is its lines rounded up to a hundred, s
 commit that changes the table and says why. A function of the package with more than LIMIT paths
 (its cyclomatic complexity) is an exception by name; exceptions are never
 added, and their numbers only fall. A name that is one of WORDS says how a value came to be or where
-it stands, not what it is; how many a room has only falls. So do, for each file, the comparisons
+it stands, not what it is; how many a room has only falls. So do, for each room, the comparisons
 with names of element types, and tables by such names: what depends on a type is a field of its row
 (`base/element_types.py`) or follows from one. `--write` writes the limits of now.
 """
@@ -125,16 +125,16 @@ def _branches(node: ast.AST) -> int:
 
 
 def type_names() -> dict[str, int]:
-    """How often a file of the package compares with names of element types, or has a table by them;
-    files that do not are left out."""
-    counts: dict[str, int] = {}
+    """How often each room of the package compares with names of element types, or has a table by
+    them; rooms that do not are left out."""
+    counts: Counter[str] = Counter()
     for path in sorted((ROOT / "tensorkiln").rglob("*.py")):
-        file = path.relative_to(ROOT).as_posix()
+        parts = path.relative_to(ROOT).parts
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        count = sum(map(_names_types, ast.walk(tree)))
-        if count and file != "tensorkiln/base/element_types.py":
-            counts[file] = count
-    return counts
+        if path.name != "element_types.py":
+            room = "/".join(parts[:2]) if len(parts) > 2 else f"{parts[0]}/files"
+            counts[room] += sum(map(_names_types, ast.walk(tree)))
+    return {room: count for room, count in counts.items() if count}
 
 
 def _names_types(node: ast.AST) -> bool:
@@ -184,12 +184,12 @@ def unnamed(limits: Mapping[str, int], counts: Mapping[str, int]) -> Iterator[st
 
 
 def names_more_types(limits: Mapping[str, int], counts: Mapping[str, int]) -> Iterator[str]:
-    """A sentence for each file above its limit of `type_names`."""
-    for file, count in counts.items():
-        if count > limits.get(file, 0):
+    """A sentence for each room above its limit of `type_names`."""
+    for room, count in counts.items():
+        if count > limits.get(room, 0):
             yield (
-                f"{file} names element types in {count} comparisons and tables, at most "
-                f"{limits.get(file, 0)} are allowed"
+                f"{room} names element types in {count} comparisons and tables, at most "
+                f"{limits.get(room, 0)} are allowed"
             )
 
 

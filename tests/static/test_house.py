@@ -43,12 +43,12 @@ def f(found, *rest, given=1):
     assert ",".join(names) == "at,found,given,kept,left,made,rest,total,x"
 
 
-def test_no_file_names_more_element_types() -> None:
+def test_no_room_names_more_element_types() -> None:
     table = json.loads(house.TABLE.read_text(encoding="utf-8"))
     counts = house.type_names()
     hint = "a field or property of the type's row (base/element_types.py) says it"
     assert list(house.names_more_types(table["type_names"], counts)) == [], hint
-    fewer = {file for file, count in table["type_names"].items() if counts.get(file, 0) < count}
+    fewer = {room for room, count in table["type_names"].items() if counts.get(room, 0) < count}
     assert fewer == set(), "fewer now: `python -m tests.static.house --write`"
 
 
@@ -59,8 +59,8 @@ def test_what_is_told() -> None:
     assert list(house.too_complex({"f": 20}, {"f": 20, "g": 16})) == [
         "g has 16 paths, at most 15 are allowed"
     ]
-    assert list(house.names_more_types({"a.py": 1}, {"a.py": 1, "b.py": 2})) == [
-        "b.py names element types in 2 comparisons and tables, at most 0 are allowed"
+    assert list(house.names_more_types({"a": 1}, {"a": 1, "b": 2})) == [
+        "b names element types in 2 comparisons and tables, at most 0 are allowed"
     ]
     assert list(house.too_complex({"f": 20}, {"f": 21})) == [
         "f has 21 paths, at most 20 are allowed"
