@@ -58,8 +58,8 @@ def from_torch(
     `tensorkiln.frontend.torch.from_torch`."""
     from tensorkiln.frontend import torch
 
-    made = torch.from_torch(module, example_inputs, kwargs, from_onnx=from_onnx, **options)
-    return replace(made, source=ModelSource("torch", sha256_of(made.script().encode())))
+    ir_module = torch.from_torch(module, example_inputs, kwargs, from_onnx=from_onnx, **options)
+    return replace(ir_module, source=ModelSource("torch", sha256_of(ir_module.script().encode())))
 
 
 def hashes_of(path: str | Path) -> ModelSource:
@@ -138,9 +138,9 @@ _NOT_MODELS = {
 
 def _refuse_others(path: Path) -> None:
     """Raise UserError for what has the name of something else than a model."""
-    what, hint = _NOT_MODELS.get(path.suffix.lower(), ("", ""))
-    if what:
-        message = f"{str(path)!r} is {what}, not a model"
+    kind, hint = _NOT_MODELS.get(path.suffix.lower(), ("", ""))
+    if kind:
+        message = f"{str(path)!r} is {kind}, not a model"
         raise UserError(message, code="bad-model", hint=hint)
 
 
@@ -148,15 +148,18 @@ def _module(model: IRModule | Function | PrimFunc) -> IRModule:
     """A function alone is a module of its own, named as modules are by default."""
     if isinstance(model, IRModule):
         return model
-    own = replace(model, public=True) if isinstance(model, PrimFunc) else model
-    return IRModule((own,), model.name)
+    function = replace(model, public=True) if isinstance(model, PrimFunc) else model
+    return IRModule((function,), model.name)
 
 
-def _refuse_options(what: str, **options: object) -> None:
+def _refuse_options(subject: str, **options: object) -> None:
     for name, value in options.items():
         if value is not None:
             raise UserError(
-                f"{name}= is of no use for {what}", code="contradiction", where=name, hint="omit it"
+                f"{name}= is of no use for {subject}",
+                code="contradiction",
+                where=name,
+                hint="omit it",
             )
 
 
@@ -182,10 +185,10 @@ def _script_text(path: Path) -> str:
         raise UserError(f"cannot be read: {error}", code="missing-file", where=str(path)) from error
 
 
-def _examples(given: Any) -> tuple[Sequence[Any], Mapping[str, Any] | None]:
+def _examples(example: Any) -> tuple[Sequence[Any], Mapping[str, Any] | None]:
     """Arguments by position and by name."""
-    if given is None:
+    if example is None:
         return (), None
-    if isinstance(given, Mapping):
-        return (), given
-    return (given, None) if isinstance(given, list | tuple) else ((given,), None)
+    if isinstance(example, Mapping):
+        return (), example
+    return (example, None) if isinstance(example, list | tuple) else ((example,), None)

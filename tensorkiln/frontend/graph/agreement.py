@@ -124,7 +124,7 @@ def _joint(dims: Dims, extents: Sequence[Expr]) -> Expr | None:
     nothing, or the type rule tells why it cannot be."""
     different: list[Expr] = []
     for e in extents:
-        if not any(dims.same(e, other) for other in different):
+        if not any(dims.same(e, extent) for extent in different):
             different.append(e)
     numbers = [e for e in different if int_value(e) is not None]
     if len(different) < 2 or len(numbers) > 1:

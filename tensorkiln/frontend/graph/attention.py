@@ -42,11 +42,11 @@ def attention(
     scale = _usual_scale(g, q) if scale is None else scale
     # The operator's `causal` aligns the last of the S queries with the last of the T keys, which is
     # the same iff offset = T - S.
-    left, right = window
-    window = (left, 0 if causal and right != 0 else right)
+    before, after = window
+    window = (before, 0 if causal and after != 0 else after)
     aligned = g.dims.same(g.shape(q)[2] + offset, g.shape(k)[2])
     spelled = bool(softcap) or stage is not None
-    exact = causal and aligned and not spelled and left < 0
+    exact = causal and aligned and not spelled and before < 0
     if not exact and max(window) >= 0:
         mask, causal = _window_mask(g, mask, q, k, offset, window), False
     if spelled:
@@ -66,19 +66,19 @@ def _usual_scale(g: Context, q: Val) -> float:
 def _window_mask(
     g: Context, mask: Val | None, q: Val, k: Val, offset: Expr, window: tuple[int, int]
 ) -> Val:
-    """`mask` restricted to the window in which query i sees keys i + offset - left to
-    i + offset + right; a bound of -1 is no bound."""
+    """`mask` restricted to the window in which query i sees keys i + offset - before to
+    i + offset + after; a bound of -1 is no bound."""
     s, t = g.shape(q)[2], g.shape(k)[2]
     query = g.emit("arange", start=offset, step=1, count=s, dtype="int64")
     query = g.reshape(query, (s, 1))
     key = g.reshape(g.emit("arange", start=0, step=1, count=t, dtype="int64"), (1, t))
-    left, right = window
+    before, after = window
     conditions: list[Val] = []
-    if right >= 0:
-        conditions.append(g.emit("less_equal", key, g.emit("add", query, g.const(right, "int64"))))
-    if left >= 0:
+    if after >= 0:
+        conditions.append(g.emit("less_equal", key, g.emit("add", query, g.const(after, "int64"))))
+    if before >= 0:
         conditions.append(
-            g.emit("greater_equal", key, g.emit("sub", query, g.const(left, "int64")))
+            g.emit("greater_equal", key, g.emit("sub", query, g.const(before, "int64")))
         )
     visible = conditions[0] if len(conditions) == 1 else g.emit("logical_and", *conditions)
     if mask is None:

@@ -37,13 +37,13 @@ def _common(g: Context, a: Expr, b: Expr) -> Expr:
     return (a if x is not None else b) if (x, y) != (None, None) else g.dims.joint((a, b))
 
 
-def unidirectional(g: Context, x: Val, other: Val, name: str) -> tuple[Val, Val]:
+def unidirectional(g: Context, x: Val, operand: Val, name: str) -> tuple[Val, Val]:
     """x, and an operand that broadcasts to it, while x does not to the operand."""
-    extents, lead = g.shape(other), g.rank(x) - g.rank(other)
+    extents, lead = g.shape(operand), g.rank(x) - g.rank(operand)
     if lead < 0:
         raise malformed(f"{name} has {len(extents)} dimensions, expected {g.rank(x)} or less")
     pairs = list(zip(g.shape(x)[lead:], extents, strict=True))
     numbers = [d if int_value(e) in (None, 1) else e for d, e in pairs]
     x = g.fitted(x, (*g.shape(x)[:lead], *numbers))
     targets = zip(g.shape(x)[lead:], extents, strict=True)
-    return x, stretch(g, other, tuple(e if int_value(e) == 1 else d for d, e in targets))
+    return x, stretch(g, operand, tuple(e if int_value(e) == 1 else d for d, e in targets))

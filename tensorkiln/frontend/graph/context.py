@@ -74,20 +74,20 @@ class Context:
         """The dtype name of an operand, such as "float32"."""
         return x.tensor.dtype.name
 
-    def axis(self, axis: int, rank: int, what: str = "axis") -> int:
+    def axis(self, axis: int, rank: int, subject: str = "axis") -> int:
         """`axis` as 0 .. rank-1, counted from the end when negative; NodeProblem if out of range.
 
         A scalar (rank 0) has the axis 0.
         """
         if not -rank <= axis < max(rank, 1):
-            raise malformed(f"{what}={axis} is outside [{-rank}, {max(rank, 1) - 1}]")
+            raise malformed(f"{subject}={axis} is outside [{-rank}, {max(rank, 1) - 1}]")
         return axis % rank if rank else 0
 
-    def axes(self, axes: Sequence[int], rank: int, what: str = "axes") -> tuple[int, ...]:
+    def axes(self, axes: Sequence[int], rank: int, subject: str = "axes") -> tuple[int, ...]:
         """`axes` as distinct numbers 0 .. rank-1, in the given order; NodeProblem otherwise."""
-        out = tuple(self.axis(a, rank, what) for a in axes)
+        out = tuple(self.axis(a, rank, subject) for a in axes)
         if len(set(out)) != len(out):
-            raise malformed(f"{what}={list(axes)} names a dimension twice")
+            raise malformed(f"{subject}={list(axes)} names a dimension twice")
         return out
 
     def expressions(self, x: Val) -> np.ndarray | None:
@@ -106,7 +106,7 @@ class Context:
             return object_array((), shape)  # of no elements all are known
         return None
 
-    def extents(self, x: Val, what: str) -> tuple[Expr, ...]:
+    def extents(self, x: Val, subject: str) -> tuple[Expr, ...]:
         """The elements of a 1-D integer operand such as a shape; they may be symbolic.
 
         NodeProblem if they are computed from data or the operand is not 1-D and of integers.
@@ -114,43 +114,43 @@ class Context:
         array = self.expressions(x)
         if array is None:
             raise unsupported(
-                f"{what} is computed from data", "it must follow from shapes and constants"
+                f"{subject} is computed from data", "it must follow from shapes and constants"
             )
         if array.ndim != 1 or not x.tensor.dtype.is_int:
-            raise malformed(f"{what} must be a 1-D integer tensor, got {_show(x.tensor)}")
+            raise malformed(f"{subject} must be a 1-D integer tensor, got {_show(x.tensor)}")
         return tuple(array)
 
-    def ints(self, x: Val, what: str) -> tuple[int, ...]:
+    def ints(self, x: Val, subject: str) -> tuple[int, ...]:
         """Like `extents`, but NodeProblem if an element is symbolic; a scalar gives one element."""
         if self.rank(x) == 0:
             x = self.reshape(x, (1,))
-        values = [int_value(e) for e in self.extents(x, what)]
+        values = [int_value(e) for e in self.extents(x, subject)]
         if None in values:
             raise unsupported(
-                f"{what} depends on a symbolic dimension", "freeze={name: size} makes it static"
+                f"{subject} depends on a symbolic dimension", "freeze={name: size} makes it static"
             )
         return tuple(v for v in values if v is not None)
 
-    def array(self, x: Val, what: str) -> np.ndarray:
+    def array(self, x: Val, subject: str) -> np.ndarray:
         """The value of a constant operand; NodeProblem if the operand is computed."""
         if not isinstance(x, Constant):
-            raise unsupported(f"{what} must be a constant")
+            raise unsupported(f"{subject} must be a constant")
         return x.array
 
-    def scalar(self, x: Val, what: str) -> float:
+    def scalar(self, x: Val, subject: str) -> float:
         """The value of a constant operand with one element; NodeProblem otherwise."""
-        array = self.array(x, what)
+        array = self.array(x, subject)
         if array.size != 1:
-            raise malformed(f"{what} must have one element, got shape {list(array.shape)}")
+            raise malformed(f"{subject} must have one element, got shape {list(array.shape)}")
         value: float = array.reshape(()).item()
         return value
 
-    def static(self, x: Val, what: str) -> tuple[int, ...]:
+    def static(self, x: Val, subject: str) -> tuple[int, ...]:
         """The shape of an operand as numbers; NodeProblem if a dimension is symbolic."""
         shape = x.tensor.static_shape()
         if shape is None:
             raise unsupported(
-                f"{what} has symbolic dimensions {_show(x.tensor)}",
+                f"{subject} has symbolic dimensions {_show(x.tensor)}",
                 "freeze={name: size} makes them static",
             )
         return shape
@@ -205,22 +205,22 @@ class Context:
         if self.dims.same(self.dims.product(dims), count):
             return x
         for axis, extent in enumerate(dims):
-            others = self.dims.product((*dims[:axis], *dims[axis + 1 :]))
-            filler = self.dims.divide(count, others)
-            if filler is None or not self.dims.same(filler * others, count):
+            fixed_count = self.dims.product((*dims[:axis], *dims[axis + 1 :]))
+            filler = self.dims.divide(count, fixed_count)
+            if filler is None or not self.dims.same(filler * fixed_count, count):
                 continue
             if int_value(filler) is None and set(free_vars(filler)) & set(free_vars(extent)):
                 return self.fitted(x, (*dims[:axis], filler, *dims[axis + 1 :]))
         return x
 
-    def fitted(self, x: Val, shape: Sequence[ExprLike], what: str = "the operand") -> Val:
+    def fitted(self, x: Val, shape: Sequence[ExprLike], subject: str = "the operand") -> Val:
         """`x` as a tensor of this shape, of as many dimensions: a call in which it has another is
         refused. NodeProblem if extents are different numbers."""
         target = tuple(map(as_expr, shape))
         dims = self.shape(x)
         if any(int_value(binary("ne", a, b)) == 1 for a, b in zip(dims, target, strict=True)):
             type_text = _show(x.tensor)
-            raise malformed(f"{what} must have shape {show_shape(target)}, received {type_text}")
+            raise malformed(f"{subject} must have shape {show_shape(target)}, received {type_text}")
         return fit(self, x, target)
 
     def checked(self, x: Val, shape: Sequence[ExprLike]) -> Val:

@@ -58,14 +58,14 @@ class _Form:
         """`x`, a value of this form, as a tensor with extents."""
         return with_shape(g, x, self.shape, self.dtype) if None in self.shape else x
 
-    def joined(self, g: Context, other: _Form, what: str) -> _Form:
+    def joined(self, g: Context, form: _Form, subject: str) -> _Form:
         """The form of a value that has this form or the other."""
-        if other.dtype != self.dtype:
-            raise malformed(f"{what} is {self.dtype} or {other.dtype}")
-        if len(self.shape) != len(other.shape):
-            count = f"{len(self.shape)} or {len(other.shape)}"
-            raise RanksDiffer("attribute", f"{what} has {count} dimensions, as the data decides")
-        pairs = zip(self.shape, other.shape, strict=True)
+        if form.dtype != self.dtype:
+            raise malformed(f"{subject} is {self.dtype} or {form.dtype}")
+        if len(self.shape) != len(form.shape):
+            count = f"{len(self.shape)} or {len(form.shape)}"
+            raise RanksDiffer("attribute", f"{subject} has {count} dimensions, as the data decides")
+        pairs = zip(self.shape, form.shape, strict=True)
         return _Form(self.dtype, tuple(_common(g, a, b) for a, b in pairs))
 
 
@@ -136,10 +136,10 @@ def branches(g: Context, cond: Val, sides: Sequence[Side]) -> list[Val]:
             wide = _wide(g, values, forms)
         whole = wide[0] if len(wide) == 1 else Tuple(tuple(wide))
         branch_bodies.append(Body((*bindings, *widening), whole))
-    one = len(forms) == 1
-    kind = forms[0].type if one else TupleType(tuple(f.type for f in forms))
+    is_single = len(forms) == 1
+    kind = forms[0].type if is_single else TupleType(tuple(f.type for f in forms))
     result = g.builder.bind(If(truth, branch_bodies[0], branch_bodies[1]), kind, "branch")
-    return [forms[0].read(g, result)] if one else list(_items(g, result, forms))
+    return [forms[0].read(g, result)] if is_single else list(_items(g, result, forms))
 
 
 def _items(g: Context, whole: RVar, forms: Sequence[_Form], first: int = 0) -> Iterator[RVar]:
@@ -261,10 +261,10 @@ class _Loop:
 
     def _all_rows(self, rows: _Form, iterations: Expr | None) -> _Form:
         """The form of a stack of the rows of so many iterations."""
-        extent, *others = rows.shape
+        extent, *inner_extents = rows.shape
         if iterations is None or extent is None:
-            return _Form(rows.dtype, (None, *others))
-        return _Form(rows.dtype, (self.g.dims.simplify(iterations * extent), *others))
+            return _Form(rows.dtype, (None, *inner_extents))
+        return _Form(rows.dtype, (self.g.dims.simplify(iterations * extent), *inner_extents))
 
     def _condition(self, count: Val | None, forms: Sequence[_Form]) -> Function:
         """Whether there is another iteration: of a state, the condition and the number."""

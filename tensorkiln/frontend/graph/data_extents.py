@@ -58,10 +58,10 @@ def _tensor(g: Context, x: RVar, shape: Sequence[ExprLike | None]) -> RVar:
     return with_shape(g, x, shape, x.type.dtype)
 
 
-def elements(g: Context, x: Val, what: str) -> list[Val]:
+def elements(g: Context, x: Val, subject: str) -> list[Val]:
     """The elements of a 1-D operand as tensors [1]. Those that are known although others are not,
     as operands of a concatenation, are constants."""
-    parts = [y for part in _joined(g, x) for y in _each(g, part, what)]
+    parts = [y for part in _joined(g, x) for y in _each(g, part, subject)]
     return [g.reshape(y, (1,)) for y in parts]
 
 
@@ -75,37 +75,39 @@ def _joined(g: Context, x: Val) -> Sequence[Val]:
     return (x,)
 
 
-def _each(g: Context, x: Val, what: str) -> Iterator[Val]:
+def _each(g: Context, x: Val, subject: str) -> Iterator[Val]:
     count = int_value(g.shape(x)[0]) if g.rank(x) == 1 else None
     if count is None:
-        raise unsupported(f"{what} has a number of elements that is not known")
+        raise unsupported(f"{subject} has a number of elements that is not known")
     for i in range(count):
         yield g.emit("slice", x, begin=(i,), strides=(1,), shape=(1,)) if count > 1 else x
 
 
 def extents_of(
-    g: Context, x: Val, what: str, shown: Val | None = None, expected: str = "0 or more"
+    g: Context, x: Val, subject: str, subject_value: Val | None = None, expected: str = "0 or more"
 ) -> tuple[Expr, ...]:
     """The elements of a 1-D integer operand as extents. Those that are computed from data become
-    new dimensions, and a negative one is an error when the function runs: `what` is the value of
-    `shown`, or of x, and something else was `expected`."""
+    new dimensions, and a negative one is an error when the function runs: `subject` is the value of
+    `subject_value`, or of x, and something else was `expected`."""
     if g.expressions(x) is not None or not isinstance(x, RVar):
-        return g.extents(x, what)
+        return g.extents(x, subject)
     count = int_value(x.tensor.shape[0]) if x.tensor.ndim == 1 else None
     if not x.tensor.dtype.is_int or x.tensor.ndim != 1:
         raise malformed(
-            f"{what} must be a 1-D integer tensor, got {x.tensor.dtype} of rank {g.rank(x)}"
+            f"{subject} must be a 1-D integer tensor, got {x.tensor.dtype} of rank {g.rank(x)}"
         )
     if count is None:
         raise unsupported(
-            f"{what} has a number of elements that is not known", "its length is a rank"
+            f"{subject} has a number of elements that is not known", "its length is a rank"
         )
     parts = _joined(g, x)
     if len(parts) > 1:
-        return tuple(d for part in parts for d in extents_of(g, part, what, shown, expected))
+        return tuple(
+            d for part in parts for d in extents_of(g, part, subject, subject_value, expected)
+        )
     extents = g.bound_sizes.get(x)
     if extents is None:
-        description = _Description(what, expected, shown)
+        description = _Description(subject, expected, subject_value)
         extents = g.bound_sizes[x] = tuple(
             d for part in _parts(g, x, count, description) for d in part
         )
@@ -125,11 +127,11 @@ def _parts(g: Context, x: RVar, count: int, description: _Description) -> list[t
     return extents
 
 
-def require(g: Context, holds: Val, what: str, shown: Val, expected: str) -> None:
+def require(g: Context, holds: Val, subject: str, subject_value: Val, expected: str) -> None:
     """Refuse a call in which `holds`, a truth or a 0 or 1 that data decides, is not true: the
-    operand `what` has the value `shown`, and something else was `expected`."""
+    operand `subject` has the value `subject_value`, and something else was `expected`."""
     ok = g.emit("sub", g.reshape(g.cast(holds, "int64"), (1,)), g.const([1], "int64"))
-    with_shape(g, _Description(what, expected, shown).sized(g, ok), (0, 0), BOOL)
+    with_shape(g, _Description(subject, expected, subject_value).sized(g, ok), (0, 0), BOOL)
 
 
 def require_broadcast(g: Context, x: Val, shape: Val, count: int) -> None:
@@ -142,11 +144,11 @@ def require_broadcast(g: Context, x: Val, shape: Val, count: int) -> None:
         return
     requested_shape, fixed_shape = g.cast(shape, "int64"), g.const(fixed, "int64")
     alike = g.emit("equal", requested_shape, fixed_shape)
-    one, free = (
+    is_one, free = (
         g.emit("equal", requested_shape, g.const(1, "int64")),
         g.const([n < 0 for n in fixed], "bool"),
     )
-    meets = g.cast(g.emit("logical_or", g.emit("logical_or", alike, one), free), "int64")
+    meets = g.cast(g.emit("logical_or", g.emit("logical_or", alike, is_one), free), "int64")
     expected = (
         f"extents that broadcast with [{', '.join('?' if n is None else str(n) for n in numbers)}]"
     )
@@ -173,11 +175,11 @@ class _Description:
         )
 
 
-def extent_of(g: Context, x: Val, what: str, shown: Val | None = None) -> Expr:
+def extent_of(g: Context, x: Val, subject: str, subject_value: Val | None = None) -> Expr:
     """As `extents_of`, of an operand with one element."""
     if g.expressions(x) is None and g.dims.product(g.shape(x)) != IntImm(1):
-        raise malformed(f"{what} must have one element")
-    (extent,) = extents_of(g, g.reshape(x, (1,)), what, shown)
+        raise malformed(f"{subject} must have one element")
+    (extent,) = extents_of(g, g.reshape(x, (1,)), subject, subject_value)
     return extent
 
 
@@ -190,13 +192,13 @@ def resolved_shape(g: Context, x: Val, shape: Val, allowzero: bool) -> tuple[Exp
     if count is None:
         raise unsupported("the shape of Reshape has a number of elements that is not known")
     requested = g.cast(shape, "int64")
-    zero, one = g.const([0], "int64"), g.const([1], "int64")
+    zero, unit = g.const([0], "int64"), g.const([1], "int64")
     if not allowzero:
         copied = g.shape_value([extents[i] if i < len(extents) else -2 for i in range(count)])
         requested = g.emit("where", g.emit("equal", requested, zero), copied, requested)
     free = g.emit("equal", requested, g.const([-1], "int64"))
-    others = g.emit("prod", g.emit("where", free, one, requested), axes=(0,), keepdims=True)
-    remainder = g.emit("div", total, others)
+    known_product = g.emit("prod", g.emit("where", free, unit, requested), axes=(0,), keepdims=True)
+    remainder = g.emit("div", total, known_product)
     sizes = g.emit("where", free, remainder, requested)
     fits = g.emit("equal", g.emit("prod", sizes, axes=(0,), keepdims=True), total)
     expected = "sizes of as many elements as the operand has, one of them -1 at most"

@@ -59,15 +59,15 @@ class Dims:
         if name in self.freeze:
             return as_expr(self.freeze[name])
         if name not in self.vars:
-            taken = [v.name for v in self.vars.values()]
-            self.vars[name] = Var(identifier(name, taken))
+            var_names = [v.name for v in self.vars.values()]
+            self.vars[name] = Var(identifier(name, var_names))
             self._learn()
         return self.vars[name]
 
     def fresh(self, name: str) -> Var:
         """A new dimension that a value binds when the function runs (`data_extents.py`)."""
-        taken = {v.name for v in (*self.vars.values(), *self.computed)}
-        dim = Var(identifier(name, taken))
+        var_names = {v.name for v in (*self.vars.values(), *self.computed)}
+        dim = Var(identifier(name, var_names))
         self.computed.add(dim)
         self._learn()
         return dim

@@ -38,11 +38,11 @@ class Sampler:
         """Coordinates from -1 to 1 as positions in a dimension of n: -1 and 1 are the centres of
         the first and last element, or without `align_corners` their outer edges."""
         g, size = self.g, self.extent(n)
-        half, one = self.number(0.5), self.number(1)
-        shifted = g.emit("add", x, one)
+        half, unit = self.number(0.5), self.number(1)
+        shifted = g.emit("add", x, unit)
         if self.align_corners:
-            return g.emit("mul", g.emit("mul", shifted, half), g.emit("sub", size, one))
-        return g.emit("mul", g.emit("sub", g.emit("mul", shifted, size), one), half)
+            return g.emit("mul", g.emit("mul", shifted, half), g.emit("sub", size, unit))
+        return g.emit("mul", g.emit("sub", g.emit("mul", shifted, size), unit), half)
 
     def clamped(self, x: Val, n: Expr) -> Val:
         """Positions within the dimension; NaN is 0."""
@@ -99,12 +99,12 @@ class Sampler:
 
         back = g.emit("sub", self.number(1), t)
         near, far = (a + 2, -(a + 3), 0, 1), (a, -5 * a, 8 * a, -4 * a)
-        one = self.number(1)
+        unit = self.number(1)
         return [
-            poly(g.emit("add", t, one), *far),
+            poly(g.emit("add", t, unit), *far),
             poly(t, *near),
             poly(back, *near),
-            poly(g.emit("add", back, one), *far),
+            poly(g.emit("add", back, unit), *far),
         ]
 
 

@@ -10,13 +10,13 @@ from tensorkiln.frontend.graph.values import Val
 from tensorkiln.ir.expr import Expr, IntImm, as_expr, int_value
 
 
-def concat(g: Context, x: Val, *more: Val, axis: int) -> Val:
+def concat(g: Context, x: Val, *operands: Val, axis: int) -> Val:
     """Concatenate operands along one dimension."""
     axis = g.axis(axis, g.rank(x))
-    dtypes = {g.dtype(v) for v in (x, *more)}
+    dtypes = {g.dtype(v) for v in (x, *operands)}
     if len(dtypes) > 1:
         raise malformed(f"operands have different element types: {', '.join(sorted(dtypes))}")
-    return g.emit("concat", x, *more, axis=axis) if more else x
+    return g.emit("concat", x, *operands, axis=axis) if operands else x
 
 
 def stack(g: Context, parts: Sequence[Val], axis: int, name: str = "axis") -> Val:
@@ -32,8 +32,8 @@ def element(g: Context, x: Val, axis: int, index: int) -> Val:
     """The slice of `x` at an index of one dimension, without that dimension."""
     shape, rank = g.shape(x), g.rank(x)
     begin = tuple(index if i == axis else 0 for i in range(rank))
-    one = tuple(as_expr(1) if i == axis else d for i, d in enumerate(shape))
-    part = g.emit("slice", x, begin=begin, strides=(1,) * rank, shape=one)
+    slice_shape = tuple(as_expr(1) if i == axis else d for i, d in enumerate(shape))
+    part = g.emit("slice", x, begin=begin, strides=(1,) * rank, shape=slice_shape)
     return g.reshape(part, (*shape[:axis], *shape[axis + 1 :]))
 
 
@@ -49,8 +49,8 @@ def tile(g: Context, x: Val, counts: Sequence[Expr]) -> Val:
     """The whole of `x` repeated along every dimension, as many times as `counts` say for each."""
     numbers = [int_value(c) for c in counts]
     if len(counts) != g.rank(x) or any(n is not None and n < 0 for n in numbers):
-        shown = [c if n is None else n for c, n in zip(counts, numbers, strict=True)]
-        raise malformed(f"repeats={shown} for {g.rank(x)} dimensions")
+        repeats = [c if n is None else n for c, n in zip(counts, numbers, strict=True)]
+        raise malformed(f"repeats={repeats} for {g.rank(x)} dimensions")
     if all(n == 1 for n in numbers):
         return x
     fixed = tuple(n for n in numbers if n is not None)

@@ -27,8 +27,8 @@ def layer_statistics(
     axes = tuple(range(g.axis(axis, g.rank(x)), g.rank(x)))
     wide = g.cast(x, dtype)
     center = g.emit("mean", wide, axes=axes, keepdims=True)
-    off = g.emit("sub", wide, center)
-    var = g.emit("mean", g.emit("mul", off, off), axes=axes, keepdims=True)
+    difference = g.emit("sub", wide, center)
+    var = g.emit("mean", g.emit("mul", difference, difference), axes=axes, keepdims=True)
     return center, g.emit("rsqrt", g.emit("add", var, g.like(epsilon, var)))
 
 
@@ -48,9 +48,9 @@ def _normalized_groups(g: Context, x: Val, groups: int, epsilon: float) -> Val:
     """`x` [N, C, ...] normalized to mean 0 and variance 1 over each of `groups` runs of C / groups
     neighbouring channels."""
     n, c = g.shape(x)[:2]
-    each = g.dims.divide(g.dims.product(g.shape(x)[1:]), IntImm(groups))
-    if each is None or (int_value(c) or 0) % groups:
+    group_size = g.dims.divide(g.dims.product(g.shape(x)[1:]), IntImm(groups))
+    if group_size is None or (int_value(c) or 0) % groups:
         raise malformed(f"{groups} groups do not divide the channels")
-    rows = g.reshape(x, (n, groups, each))
-    one = g.emit("full", shape=(each,), value=1.0, dtype=g.dtype(x))
-    return g.reshape(g.emit("layer_norm", rows, one, axis=-1, eps=epsilon), g.shape(x))
+    rows = g.reshape(x, (n, groups, group_size))
+    scale = g.emit("full", shape=(group_size,), value=1.0, dtype=g.dtype(x))
+    return g.reshape(g.emit("layer_norm", rows, scale, axis=-1, eps=epsilon), g.shape(x))

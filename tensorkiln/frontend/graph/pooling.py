@@ -50,8 +50,8 @@ def average_pool(g: Context, x: Val, shape: Windows, *, count_include_pad: bool)
     total = pooled(g, y, around.along(g, y), pool)
     if count_include_pad:
         return total
-    ones = g.emit("full", shape=g.shape(x), value=1.0, dtype=g.dtype(x))
-    inside, _ = padded_same(g, ones, shape, 0.0)
+    mask = g.emit("full", shape=g.shape(x), value=1.0, dtype=g.dtype(x))
+    inside, _ = padded_same(g, mask, shape, 0.0)
     return g.emit("div", total, pooled(g, inside, around.along(g, y), pool))
 
 
@@ -62,8 +62,8 @@ def pooled(g: Context, x: Val, windows: Sequence[Window], pool: Pool) -> Val:
         shape.insert(2, as_expr(1))
         x = _planes(g, x, shape, (POINT, windows[0]), pool)
         return g.reshape(x, (*shape[:2], shape[3]))
-    *others, rows, cols = windows
-    axes = [*enumerate(others, 2)]
+    *outer_windows, rows, cols = windows
+    axes = [*enumerate(outer_windows, 2)]
     if axes and None in map(int_value, shape[-2:]):
         for axis, window in (*axes, (len(shape) - 2, rows)):
             x = _alone(g, x, shape, axis, window, pool)

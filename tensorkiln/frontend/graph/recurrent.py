@@ -178,8 +178,10 @@ class Layer:
                 output = g.emit("where", live, output, zero)
             return [*new, g.reshape(output, (1, batch, size))]
 
-        count, way = len(inputs), int(self.backward[direction])
-        *last, y = scan(g, step, states, inputs, [0] * count, [way] * count, [0], [way])
+        count, scan_direction = len(inputs), int(self.backward[direction])
+        *last, y = scan(
+            g, step, states, inputs, [0] * count, [scan_direction] * count, [0], [scan_direction]
+        )
         if lengths is not None:
             some = g.emit("greater", lengths, g.const(0, "int64"))
             last = [g.emit("where", some, s, zero) for s in last]
@@ -212,8 +214,8 @@ def _sum(g: Context, a: Val, b: Val | None) -> Val:
 
 def _blend(g: Context, share: Val, a: Val, b: Val) -> Val:
     """share * a + (1 - share) * b"""
-    others = g.emit("sub", g.like(1, share), share)
-    return g.emit("add", g.emit("mul", share, a), g.emit("mul", others, b))
+    complement = g.emit("sub", g.like(1, share), share)
+    return g.emit("add", g.emit("mul", share, a), g.emit("mul", complement, b))
 
 
 def rnn_cell(weights: Weights, direction: int) -> Cell:

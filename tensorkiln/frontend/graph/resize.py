@@ -63,19 +63,21 @@ def resize(
     axes: Sequence[int],
     scales: Sequence[Factor] | None,
     sizes: Sequence[Expr] | None,
-    how: Sampling,
+    sampling: Sampling,
 ) -> Val:
     """`x` resized along one dimension after another; with scales and sizes, to the sizes."""
-    if how.mode not in ("nearest", "linear", "cubic"):
-        raise malformed(f"mode={how.mode!r}; expected 'nearest', 'linear' or 'cubic'")
+    if sampling.mode not in ("nearest", "linear", "cubic"):
+        raise malformed(f"mode={sampling.mode!r}; expected 'nearest', 'linear' or 'cubic'")
     for factors in (scales, sizes):
         _check(factors, len(axes))
     dtype = g.dtype(x)
-    whole = how.mode != "nearest" and not g.type(x).dtype.is_float
+    whole = sampling.mode != "nearest" and not g.type(x).dtype.is_float
     x = g.cast(x, "float32") if whole else x
     for k, axis in enumerate(axes):
         scale = None if scales is None else scales[k]
-        x = _along(g, x, axis, None if sizes is None else sizes[k], scale, how, how.cropped(k))
+        x = _along(
+            g, x, axis, None if sizes is None else sizes[k], scale, sampling, sampling.cropped(k)
+        )
     # The blend of integers is rounded, as casting saturates.
     return g.cast(g.emit("round", x), dtype) if whole else x
 
@@ -94,23 +96,23 @@ def _along(
     axis: int,
     size: Expr | None,
     scale: Factor | None,
-    how: Sampling,
+    sampling: Sampling,
     crop: tuple[float, float] | None,
 ) -> Val:
     """`x` resized along one dimension to the extent `size`, or by `scale`."""
     extent = g.shape(x)[axis]
-    same = scale == 1 if size is None else g.dims.same(size, extent)
-    if same and crop in (None, (0.0, 1.0)):
+    is_identity = scale == 1 if size is None else g.dims.same(size, extent)
+    if is_identity and crop in (None, (0.0, 1.0)):
         return x
     new = size if size is not None else _scaled(g, extent, scale or 1.0)
     n, old = int_value(new), int_value(extent)
     if (n or 0) > LONGEST:
         raise unsupported(f"{n} elements along dimension {axis}: at most {LONGEST}")
-    if isinstance(scale, float | int) and old is None and how.repeats(scale):
+    if isinstance(scale, float | int) and old is None and sampling.repeats(scale):
         return _repeat(g, x, axis, int(scale))
     if n is None or old is None or isinstance(scale, RVar):
-        return _along_symbolic(g, x, axis, new, scale, how, crop)
-    return _along_static(g, x, axis, (old, n), scale, how, crop)
+        return _along_symbolic(g, x, axis, new, scale, sampling, crop)
+    return _along_static(g, x, axis, (old, n), scale, sampling, crop)
 
 
 def _along_symbolic(
@@ -119,19 +121,19 @@ def _along_symbolic(
     axis: int,
     new: Expr,
     scale: Factor | None,
-    how: Sampling,
+    sampling: Sampling,
     crop: tuple[float, float] | None,
 ) -> Val:
     """`_along` where extents are symbolic, or data decides the scale."""
-    if how.antialias or crop is not None:
-        what = "antialias=1" if how.antialias else f"{how.coordinates!r}"
+    if sampling.antialias or crop is not None:
+        setting = "antialias=1" if sampling.antialias else f"{sampling.coordinates!r}"
         if isinstance(scale, RVar) or g.dims.is_computed(new):
-            raise unsupported(f"{what} of sizes that are computed from data")
-        raise unsupported(f"{what} over a symbolic dimension", "freeze={name: size}")
-    positions = _computed_positions(g, g.shape(x)[axis], new, scale, how.coordinates)
-    if how.mode == "nearest":
-        return _pick_computed(g, x, axis, positions, how.rounding)
-    return _blend_computed(g, x, axis, positions, how)
+            raise unsupported(f"{setting} of sizes that are computed from data")
+        raise unsupported(f"{setting} over a symbolic dimension", "freeze={name: size}")
+    positions = _computed_positions(g, g.shape(x)[axis], new, scale, sampling.coordinates)
+    if sampling.mode == "nearest":
+        return _pick_computed(g, x, axis, positions, sampling.rounding)
+    return _blend_computed(g, x, axis, positions, sampling)
 
 
 def _along_static(
@@ -140,22 +142,24 @@ def _along_static(
     axis: int,
     extents: tuple[int, int],
     scale: float | None,
-    how: Sampling,
+    sampling: Sampling,
     crop: tuple[float, float] | None,
 ) -> Val:
     """`_along` from one number of elements to another."""
     old, new = extents
-    positions = _positions(old, new, scale, how.coordinates, crop)
-    if how.mode == "nearest":
-        y = _pick(g, x, axis, positions, how.rounding)
+    positions = _positions(old, new, scale, sampling.coordinates, crop)
+    if sampling.mode == "nearest":
+        y = _pick(g, x, axis, positions, sampling.rounding)
     else:
-        y = _blend(g, x, axis, positions, how, scale or new / old)
+        y = _blend(g, x, axis, positions, sampling, scale or new / old)
     if crop is None:
         return y
     shape = [-1 if i == axis else 1 for i in range(g.rank(x))]
     inside = ((positions >= 0) & (positions <= old - 1)).reshape(shape)
     return (
-        y if inside.all() else g.emit("where", g.const(inside, "bool"), y, g.like(how.outside, y))
+        y
+        if inside.all()
+        else g.emit("where", g.const(inside, "bool"), y, g.like(sampling.outside, y))
     )
 
 
@@ -215,8 +219,8 @@ def _computed_positions(
                 _several(g, new_extent),
             )
         case "half_pixel_symmetric":
-            cut = f("sub", 1.0, f("div", new_extent, f("mul", factor, old_extent)))
-            return f("add", f("mul", f("div", old_extent, 2.0), cut), half)
+            margin = f("sub", 1.0, f("div", new_extent, f("mul", factor, old_extent)))
+            return f("add", f("mul", f("div", old_extent, 2.0), margin), half)
     raise malformed(f"coordinate_transformation_mode={mode!r}")
 
 
@@ -255,18 +259,18 @@ def _clipped(g: Context, positions: Val, extent: Expr) -> Val:
     return g.emit("minimum", g.emit("maximum", positions, g.const(0, "float32")), last)
 
 
-def _blend_computed(g: Context, x: Val, axis: int, positions: Val, how: Sampling) -> Val:
+def _blend_computed(g: Context, x: Val, axis: int, positions: Val, sampling: Sampling) -> Val:
     """Like `_blend`, for positions computed at run time."""
     extent, rank = g.shape(x)[axis], g.rank(x)
-    if how.mode == "linear" and not how.exclude_outside:
+    if sampling.mode == "linear" and not sampling.exclude_outside:
         positions = _clipped(g, positions, extent)
     low = g.emit("floor", positions)
     count = g.shape(positions)[0]
     t = g.emit("sub", positions, low)
-    taps = range(-1, 3) if how.mode == "cubic" else range(2)
+    taps = range(-1, 3) if sampling.mode == "cubic" else range(2)
     parts = [g.emit("add", low, g.const(k, "float32")) for k in taps]
-    weights = [_weight(g, t, k, how) for k in taps]
-    if how.exclude_outside:
+    weights = [_weight(g, t, k, sampling) for k in taps]
+    if sampling.exclude_outside:
         inside = [g.emit("equal", _clipped(g, v, extent), v) for v in parts]
         weights = [
             g.emit("mul", w, g.cast(m, "float32")) for w, m in zip(weights, inside, strict=True)
@@ -285,12 +289,12 @@ def _blend_computed(g: Context, x: Val, axis: int, positions: Val, how: Sampling
     return functools.reduce(lambda a, b: g.emit("add", a, b), terms)
 
 
-def _weight(g: Context, t: Val, tap: int, how: Sampling) -> Val:
+def _weight(g: Context, t: Val, tap: int, sampling: Sampling) -> Val:
     """The weight of the element `tap` places after the one before a position, `t` after that."""
     far = g.emit("abs", g.emit("sub", g.const(tap, "float32"), t))
-    if how.mode == "linear":
+    if sampling.mode == "linear":
         return g.emit("sub", g.const(1, "float32"), far)
-    a, total = how.cubic, g.const(0, "float32")
+    a, total = sampling.cubic, g.const(0, "float32")
     near = tap in (0, 1)
     factors = (a + 2, -(a + 3), 0, 1) if near else (a, -5 * a, 8 * a, -4 * a)
     result: Val = total
@@ -346,13 +350,13 @@ def _pick(g: Context, x: Val, axis: int, positions: np.ndarray, rounding: str) -
 
 
 def _blend(
-    g: Context, x: Val, axis: int, positions: np.ndarray, how: Sampling, scale: float
+    g: Context, x: Val, axis: int, positions: np.ndarray, sampling: Sampling, scale: float
 ) -> Val:
     """The weighted sum of the elements around each position; beyond its ends `x` goes on with its
     last elements, which with `exclude_outside` have no weight."""
     extent, rank, dtype = int_value(g.shape(x)[axis]) or 1, g.rank(x), g.dtype(x)
-    index, weight = _taps(positions, how, scale)
-    if how.exclude_outside:
+    index, weight = _taps(positions, sampling, scale)
+    if sampling.exclude_outside:
         weight = np.where((index >= 0) & (index < extent), weight, 0)
         total = weight.sum(1, keepdims=True)
         weight = weight / np.where(total == 0, 1, total)
@@ -383,25 +387,25 @@ def _as_product(g: Context, x: Val, axis: int, index: np.ndarray, weight: np.nda
     return g.transpose(y, [order.index(i) for i in range(g.rank(x))])
 
 
-def _taps(positions: np.ndarray, how: Sampling, scale: float) -> tuple[np.ndarray, np.ndarray]:
+def _taps(positions: np.ndarray, sampling: Sampling, scale: float) -> tuple[np.ndarray, np.ndarray]:
     """Places and weights [positions, taps] of the elements that are read for each position.
 
     With `antialias` a smaller picture reads all elements that a new one covers.
     """
     low = np.floor(positions)
     t = (positions - low)[:, None]
-    reach = 2 if how.mode == "cubic" else 1
-    shrink = min(scale, 1.0) if how.antialias else 1.0
+    reach = 2 if sampling.mode == "cubic" else 1
+    shrink = min(scale, 1.0) if sampling.antialias else 1.0
     first = math.floor(-reach / shrink) + 1
     taps = np.arange(first, 2 - first)
     far = np.abs(taps - t) * shrink
-    if how.mode == "linear":
+    if sampling.mode == "linear":
         weight = np.clip(1 - far, 0, 1)
     else:
-        a = how.cubic
+        a = sampling.cubic
         inner = ((a + 2) * far - (a + 3)) * far * far + 1
         outer = ((a * far - 5 * a) * far + 8 * a) * far - 4 * a
         weight = np.where(far <= 1, inner, np.where(far < 2, outer, 0))
-    if how.antialias:
+    if sampling.antialias:
         weight = weight / weight.sum(1, keepdims=True)
     return (low[:, None] + taps).astype(np.int64), weight

@@ -72,11 +72,11 @@ def scan(
 
 def _extent(g: Context, inputs: Sequence[Val], axes: Sequence[int]) -> Expr:
     """The extent that all scanned dimensions have."""
-    first, *others = [g.shape(x)[a] for x, a in zip(inputs, axes, strict=True)]
-    for other in others:
-        if not g.dims.same(first, other):
-            shown = [d if int_value(d) is None else int_value(d) for d in (first, other)]
-            raise malformed(f"the scanned dimensions have different extents: {shown}")
+    first, *extents = [g.shape(x)[a] for x, a in zip(inputs, axes, strict=True)]
+    for extent in extents:
+        if not g.dims.same(first, extent):
+            numbers = [d if int_value(d) is None else int_value(d) for d in (first, extent)]
+            raise malformed(f"the scanned dimensions have different extents: {numbers}")
     return first
 
 
@@ -162,8 +162,8 @@ def _block_size(extent: Expr) -> int:
 def _rows(g: Context, rows: Sequence[Val]) -> Val:
     """What the steps of a block add to a stack."""
     for row in rows:
-        same = len(g.shape(row)) == len(g.shape(rows[0]))
-        if not same or not all(map(g.dims.same, g.shape(row), g.shape(rows[0]))):
+        equal_rank = len(g.shape(row)) == len(g.shape(rows[0]))
+        if not equal_rank or not all(map(g.dims.same, g.shape(row), g.shape(rows[0]))):
             raise unsupported("what an iteration adds to a stacked output has no fixed shape")
     return stack(g, rows, 0)
 

@@ -127,5 +127,5 @@ def _placed(g: Context, x: Val, place: np.ndarray, updates: Val) -> Val:
         raise malformed(f"an index is outside of the operand, which has {rows} places")
     source = np.arange(rows)
     source[place] = rows + np.arange(place.size)
-    both = g.emit("concat", x, updates, axis=0)
-    return g.emit("take", both, g.const(source, "int64"), axis=0)
+    candidates = g.emit("concat", x, updates, axis=0)
+    return g.emit("take", candidates, g.const(source, "int64"), axis=0)

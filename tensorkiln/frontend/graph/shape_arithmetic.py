@@ -113,9 +113,9 @@ def _slice(dims: Dims, args: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 
 def _take(dims: Dims, args: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-    x, where = args
+    x, indices = args
     axis = attrs.axis % x.ndim
-    index = np.array([int_value(i) for i in where.ravel()], np.int64).reshape(where.shape)
+    index = np.array([int_value(i) for i in indices.ravel()], np.int64).reshape(indices.shape)
     return np.take(x, index, axis=axis)
 
 

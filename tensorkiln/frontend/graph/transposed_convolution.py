@@ -70,14 +70,14 @@ def _kernel(g: Context, x: Val, w: Val, groups: int) -> list[int]:
 
 
 def _fitted(
-    window: Window, extent: Expr, end: int, wanted: int | None, same: Same | None
+    window: Window, extent: Expr, end: int, output_extent: int | None, rule: Same | None
 ) -> Window:
-    """The window whose padding gives the result the extent `wanted`, or extent * stride."""
+    """The window whose padding gives the result the extent `output_extent`, or extent * stride."""
     size = int_value(extent)
     if size is None:
         raise unsupported("output_shape or auto_pad=SAME over a symbolic dimension")
     full = window.stride * (size - 1) + window.span + end
-    before, after = (same or Same.LOWER).halves(full - (wanted or size * window.stride))
+    before, after = (rule or Same.LOWER).halves(full - (output_extent or size * window.stride))
     return replace(window, before=before, after=after)
 
 
@@ -88,25 +88,25 @@ def _flat(g: Context, x: Val, w: Val, b: Val | None, cuts: Sequence[Window], gro
     rows, cols = cuts if len(cuts) == 2 else (POINT, cuts[0])
     x, w = image(g, x), image(g, w)
     strides, dilation = (rows.stride, cols.stride), (rows.dilation, cols.dilation)
-    cut = (rows.before, cols.before, rows.after, cols.after)
+    crop = (rows.before, cols.before, rows.after, cols.after)
     if strides != (1, 1) and dilation != (1, 1):
         w, dilation = _dilated(g, w, dilation), (1, 1)
     if groups == 1 and [int_value(d) for d in g.shape(x)[2:]] == [1, 1] and dilation == (1, 1):
-        y = _of_one_pixel(g, x, w, b, cut)
+        y = _of_one_pixel(g, x, w, b, crop)
     elif strides == (1, 1):
         y = _mirrored(g, x, w, b, groups, (rows, cols))
     else:
         args = [x, w] + ([b] if b is not None else [])
-        y = g.emit("conv2d_transpose", *args, strides=strides, cut=cut, groups=groups)
+        y = g.emit("conv2d_transpose", *args, strides=strides, cut=crop, groups=groups)
     return without_height(g, y, rank)
 
 
-def _of_one_pixel(g: Context, x: Val, w: Val, b: Val | None, cut: Sequence[int]) -> Val:
+def _of_one_pixel(g: Context, x: Val, w: Val, b: Val | None, crop: Sequence[int]) -> Val:
     """The transposed convolution of images of one pixel: a product of matrices."""
     c, m, kh, kw = g.shape(w)
     rows = g.reshape(x, (g.shape(x)[0], c))
     y = g.emit("matmul", rows, g.reshape(w, (c, m * kh * kw)))
-    y = _cropped(g, g.reshape(y, (g.shape(x)[0], m, kh, kw)), [-n for n in cut])
+    y = _cropped(g, g.reshape(y, (g.shape(x)[0], m, kh, kw)), [-n for n in crop])
     return y if b is None else g.emit("add", y, g.reshape(b, (m, 1, 1)))
 
 
@@ -157,7 +157,7 @@ def _folded(g: Context, x: Val, w: Val, cuts: Sequence[Window], groups: int) -> 
     """The transposed convolution of x [N, C, D, ...] with w [C, M/g, k, ...]."""
     if len(cuts) == 2:
         return _flat(g, x, w, None, cuts, groups)
-    cut, shape, weights, rank = cuts[0], g.shape(x), g.shape(w), g.rank(x)
+    window, shape, weights, rank = cuts[0], g.shape(x), g.shape(w), g.rank(x)
     picture = g.transpose(x, (0, 2, 1, *range(3, rank)))
     picture = g.reshape(picture, (g.dims.product((shape[0], shape[2])), shape[1], *shape[3:]))
     inner = g.dims.product((weights[1], weights[2]))
@@ -166,8 +166,8 @@ def _folded(g: Context, x: Val, w: Val, cuts: Sequence[Window], groups: int) -> 
     assert outputs is not None
     wide = g.reshape(y, (shape[0], shape[2], outputs, weights[2], *g.shape(y)[2:]))
     ordered = g.transpose(wide, (0, 2, 3, 1, *range(4, rank + 1)))
-    full = overlap_add(g, ordered, 2, cut.stride, cut.dilation)
-    return pad(g, full, (-cut.before, -cut.after), (2,), "constant", 0.0)
+    full = overlap_add(g, ordered, 2, window.stride, window.dilation)
+    return pad(g, full, (-window.before, -window.after), (2,), "constant", 0.0)
 
 
 def overlap_add(g: Context, x: Val, axis: int, stride: int, dilation: int) -> Val:
@@ -180,8 +180,8 @@ def overlap_add(g: Context, x: Val, axis: int, stride: int, dilation: int) -> Va
     total: Val | None = None
     for k in range(taps):
         begin = tuple(k if i == axis else 0 for i in range(rank))
-        one = (*shape[:axis], as_expr(1), *shape[axis + 1 :])
-        part = g.emit("slice", x, begin=begin, strides=(1,) * rank, shape=one)
+        slice_shape = (*shape[:axis], as_expr(1), *shape[axis + 1 :])
+        part = g.emit("slice", x, begin=begin, strides=(1,) * rank, shape=slice_shape)
         part = g.reshape(part, (*shape[:axis], count, *shape[axis + 2 :]))
         spaced = _with_zeros(g, part, axis, stride)
         spaced = pad(g, spaced, (k * dilation, reach - k * dilation), (axis,), "constant", 0.0)

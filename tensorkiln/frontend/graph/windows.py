@@ -62,15 +62,15 @@ def spatial_rank(g: Context, x: Val) -> int:
     return g.rank(x) - 2
 
 
-def numbers(values: Sequence[int], count: int, what: str, least: int = 1) -> tuple[int, ...]:
-    """`count` numbers of `least` or more; NodeProblem otherwise."""
-    if len(values) != count or any(v < least for v in values):
-        raise malformed(f"{what}={list(values)}: expected {count} of {least} or more")
+def numbers(values: Sequence[int], count: int, subject: str, minimum: int = 1) -> tuple[int, ...]:
+    """`count` numbers of `minimum` or more; NodeProblem otherwise."""
+    if len(values) != count or any(v < minimum for v in values):
+        raise malformed(f"{subject}={list(values)}: expected {count} of {minimum} or more")
     return tuple(values)
 
 
 def _same_padding(
-    extent: Expr, kernel: int, stride: int, dilation: int, same: Same
+    extent: Expr, kernel: int, stride: int, dilation: int, rule: Same
 ) -> tuple[int, int]:
     """The padding (before, after) of one dimension."""
     size, span = int_value(extent), (kernel - 1) * dilation + 1
@@ -79,7 +79,7 @@ def _same_padding(
     total = span - 1
     if size is not None:
         total = max((-(-size // stride) - 1) * stride + span - size, 0)
-    return same.halves(total)
+    return rule.halves(total)
 
 
 def padded_same(g: Context, x: Val, windows: Windows, fill: float) -> tuple[Val, Windows]:

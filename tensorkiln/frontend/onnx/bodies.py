@@ -55,8 +55,8 @@ def newest_opset() -> int:
 def hint_for(op: str) -> str:
     """What may help with an operator that has no importer: the package `onnx`, if it is missing."""
     if _defs() is None and op in STANDARD:
-        what = "operators that the standard defines by others are then imported"
-        return f"{install_line('onnx')}: {what}"
+        benefit = "operators that the standard defines by others are then imported"
+        return f"{install_line('onnx')}: {benefit}"
     return ""
 
 
@@ -93,13 +93,13 @@ def body_of(
     of the operator's domain in the model. The body imports the opsets that it is written for, which
     may be others than the model's. NodeProblem if the node does not fit the operator's schema.
     """
-    made = schema.context_dependent_function_opset_versions
+    dependent_versions = schema.context_dependent_function_opset_versions
     fixed = schema.function_opset_versions if schema.has_function else []
-    if not made and not fixed:
+    if not dependent_versions and not fixed:
         return None
     _check(schema, node, types)
-    if made:
-        version = _in_force(made, opset)
+    if dependent_versions:
+        version = _in_force(dependent_versions, opset)
         operands = [b"" if t is None else encode(TYPE, _type_proto(t)) for t in types]
         # What is raised for operands that do not fit each other depends on the operator.
         try:
@@ -143,22 +143,22 @@ def inferred_types(
         if t is not None
     }
     try:
-        found = infer_node_outputs(schema, Theirs.FromString(encode(NODE, node)), operands)
+        output_types = infer_node_outputs(schema, Theirs.FromString(encode(NODE, node)), operands)
     except Exception:  # what is raised for a node that does not fit its schema depends on it
         return {}
-    return {k: decode(TYPE, memoryview(t.SerializeToString())) for k, t in found.items()}
+    return {k: decode(TYPE, memoryview(t.SerializeToString())) for k, t in output_types.items()}
 
 
 def check_attributes(schema: Any, attributes: Sequence[AttributeProto]) -> None:
     """Raise NodeProblem unless the attributes are those of a schema."""
-    given = {a.name: a for a in attributes}
-    for name, attr in given.items():
+    by_name = {a.name: a for a in attributes}
+    for name, attr in by_name.items():
         if name not in schema.attributes:
             hint = nearest(name, list(schema.attributes))
             raise unsupported(f"attribute {name!r} is not supported", hint)
         _check_kind(attr, schema.attributes[name])
     for name, row in schema.attributes.items():
-        if row.required and name not in given:
+        if row.required and name not in by_name:
             raise malformed(f"attribute {name!r} is missing")
 
 
@@ -170,14 +170,14 @@ def has_body(schema: Any) -> bool:
 def needed_nodes(body: FunctionProto, results: Sequence[str]) -> list[NodeProto]:
     """The nodes of a body on which `results` depend, in the body's order."""
     maker = {out: i for i, node in enumerate(body.node) for out in node.output if out}
-    kept: set[int] = set()
-    wanted = list(results)
-    while wanted:
-        made_by = maker.get(wanted.pop())
-        if made_by is not None and made_by not in kept:
-            kept.add(made_by)
-            wanted.extend(reads(body.node[made_by]))
-    return [node for i, node in enumerate(body.node) if i in kept]
+    node_indices: set[int] = set()
+    names = list(results)
+    while names:
+        made_by = maker.get(names.pop())
+        if made_by is not None and made_by not in node_indices:
+            node_indices.add(made_by)
+            names.extend(reads(body.node[made_by]))
+    return [node for i, node in enumerate(body.node) if i in node_indices]
 
 
 @cache
@@ -186,8 +186,8 @@ def _defs() -> ModuleType | None:
         from onnx import defs
     except ImportError:
         return None
-    found: ModuleType = defs
-    return found
+    module: ModuleType = defs
+    return module
 
 
 def _in_force(versions: Sequence[int], opset: int) -> int:
@@ -206,37 +206,37 @@ def _check(schema: Any, node: NodeProto, types: Sequence[TensorType | None]) -> 
     """Raise NodeProblem unless attributes and operands are those of the schema."""
     check_attributes(schema, node.attribute)
     if not schema.min_input <= len(types) <= schema.max_input:
-        most = schema.max_input if schema.max_input < 1 << 30 else "or more"
-        raise malformed(f"expected {schema.min_input} to {most} operands, got {len(types)}")
+        limit = schema.max_input if schema.max_input < 1 << 30 else "or more"
+        raise malformed(f"expected {schema.min_input} to {limit} operands, got {len(types)}")
     if len(node.output) > schema.max_output:
         raise malformed(f"it has {len(node.output)} outputs, expected {schema.max_output}")
-    bound: dict[str, str] = {}
+    type_variables: dict[str, str] = {}
     for k, t in enumerate(types):
         formal = schema.inputs[min(k, len(schema.inputs) - 1)]
         if t is None:
             if k < len(schema.inputs) and formal.option.name == "Single":
                 raise malformed(f"operand {formal.name!r} is required")
             continue
-        _check_type(formal, t, bound)
+        _check_type(formal, t, type_variables)
 
 
 def _check_kind(attr: AttributeProto, row: Any) -> None:
     kind = {"Array": "TENSOR", "Body": "GRAPH", "Str": "STRING", "Strs": "STRINGS"}.get(
-        found := attribute_kind(attr), found.upper()
+        attr_kind := attribute_kind(attr), attr_kind.upper()
     )
     if kind != row.type.name:
         raise malformed(f"attribute {attr.name!r} has type {kind}, expected {row.type.name}")
 
 
-def _check_type(formal: Any, t: TensorType, bound: dict[str, str]) -> None:
+def _check_type(formal: Any, t: TensorType, type_variables: dict[str, str]) -> None:
     """Raise NodeProblem unless an operand has a type that its schema allows, and the one that other
-    operands of the same type variable have; `bound` maps type variables to types."""
+    operands of the same type variable have; `type_variables` maps type variables to types."""
     dtype = t.dtype.name
     if formal.types and f"tensor({_ONNX_NAMES.get(dtype, dtype)})" not in formal.types:
         allowed = ", ".join(sorted(formal.types))
         raise malformed(f"operand {formal.name!r} is a tensor of {dtype}, expected {allowed}")
-    if formal.is_homogeneous and bound.setdefault(formal.type_str, dtype) != dtype:
+    if formal.is_homogeneous and type_variables.setdefault(formal.type_str, dtype) != dtype:
         raise malformed(
             f"operand {formal.name!r} is a tensor of {dtype}, expected "
-            f"{bound[formal.type_str]} as of other operands"
+            f"{type_variables[formal.type_str]} as of other operands"
         )

@@ -83,8 +83,8 @@ def _branches(
     def of(chosen: Sequence[int]) -> list[Val]:
         """The results for a set of axes."""
         constant = g.reshape(g.const(list(chosen), "int64"), g.shape(axes))
-        made = call(*args[: row.operand], constant, *args[row.operand + 1 :])
-        out = list(made) if isinstance(made, list | tuple) else [made]
+        outputs = call(*args[: row.operand], constant, *args[row.operand + 1 :])
+        out = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
         if not all(isinstance(v, Val) for v in out):
             raise unsupported("data decides the axes of a tensor that is only stored")
         return [v for v in out if isinstance(v, Val)]
@@ -98,15 +98,15 @@ def _branches(
     def from_number(k: int) -> list[Val]:
         if k == len(sets) - 1:
             return of(sets[k])
-        here = g.emit("equal", code, g.const(codes[k], "int64"))
-        return branches(g, here, [partial(of, sets[k]), partial(from_number, k + 1)])
+        is_code = g.emit("equal", code, g.const(codes[k], "int64"))
+        return branches(g, is_code, [partial(of, sets[k]), partial(from_number, k + 1)])
 
     return from_number(0)
 
 
 def _fits(g: Context, call: Callable[[], object]) -> bool:
     """Whether the importer takes a set of axes: Squeeze only those of extent 1."""
-    assumed, known = len(g.dims.assumed), dict(g.bound_sizes)
+    assumed, bound_sizes = len(g.dims.assumed), dict(g.bound_sizes)
     try:
         with g.builder.inner():
             call()
@@ -114,7 +114,7 @@ def _fits(g: Context, call: Callable[[], object]) -> bool:
         return False
     finally:
         del g.dims.assumed[assumed:]
-        g.bound_sizes = known
+        g.bound_sizes = bound_sizes
     return True
 
 
@@ -122,20 +122,20 @@ def one_hot_axes(g: Context, axes: Val, rank: int) -> Val:
     """Axes, which may be counted from the end, as a matrix [number of axes, rank] of int64: 1 in
     each row at the axis, and nowhere for one that there is not."""
     count = g.dims.product(g.shape(axes))
-    given = g.reshape(g.cast(axes, "int64"), (count, 1))
-    below = g.emit("less", given, g.const(0, "int64"))
-    given = g.emit("where", below, g.emit("add", given, g.const(rank, "int64")), given)
+    indices = g.reshape(g.cast(axes, "int64"), (count, 1))
+    below = g.emit("less", indices, g.const(0, "int64"))
+    indices = g.emit("where", below, g.emit("add", indices, g.const(rank, "int64")), indices)
     places = g.const([list(range(rank))], "int64")
-    return g.cast(g.emit("equal", given, places), "int64")
+    return g.cast(g.emit("equal", indices, places), "int64")
 
 
 def require_one_of(
-    g: Context, code: Val, codes: Sequence[int], what: str, shown: Val, expected: str
+    g: Context, code: Val, codes: Sequence[int], subject: str, subject_value: Val, expected: str
 ) -> None:
-    """Refuse a call in which a code, which stands for what operand `what` says, is unknown."""
+    """Refuse a call in which a code, which stands for what operand `subject` says, is unknown."""
     hits = g.emit("equal", g.reshape(code, (1,)), g.const(list(codes), "int64"))
     best = g.emit("max", g.cast(hits, "int64"), axes=(0,), keepdims=False)
-    require(g, best, what, shown, expected)
+    require(g, best, subject, subject_value, expected)
 
 
 def _expected(row: Axes, sets: Sequence[Sequence[int]], total: int) -> str:
@@ -146,9 +146,9 @@ def _expected(row: Axes, sets: Sequence[Sequence[int]], total: int) -> str:
     return f"{' or '.join(str(s[0] if count == 1 else list(s)) for s in sets)}, of extent 1"
 
 
-def axes_of_rank(count: int, rank: int, others: int = 0) -> str:
+def axes_of_rank(count: int, rank: int, inner_rank: int = 0) -> str:
     """What is expected of `count` axes of a tensor, in words."""
-    numbers = f"{-rank} to {rank - 1 - others}"
+    numbers = f"{-rank} to {rank - 1 - inner_rank}"
     return numbers if count == 1 else f"{count} different axes from {numbers}"
 
 

@@ -77,17 +77,17 @@ class _Computed(NodeProblem):
 
 
 def _branch(
-    host: Host, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
+    host: Host, node: NodeProto, attributes: Sequence[AttributeProto], scope: GraphScope
 ) -> Outputs:
     """Import an `If`; if its condition is constant, as the nodes of the branch that is taken."""
-    bodies = {a.name: a.g for a in given}
+    bodies = {a.name: a.g for a in attributes}
     if bodies.get("then_branch") is None or bodies.get("else_branch") is None:
         raise malformed("If needs then_branch and else_branch")
     if len(node.input) != 1:
         raise malformed(f"If takes one condition, got {len(node.input)}")
     cond = host.operand(node.input[0], scope)
     if isinstance(cond, Unknown) or cond is None:
-        return _behind_unknown(host, node, given, scope)
+        return _behind_unknown(host, node, attributes, scope)
     sides = [body for name in ("then_branch", "else_branch") if (body := bodies[name])]
     if isinstance(cond, Constant) and cond.array.size == 1:
         body = sides[0 if cond.array.item() else 1]
@@ -105,33 +105,33 @@ def _branch(
 def in_both(
     host: Host,
     node: NodeProto,
-    rest: Sequence[NodeProto],
+    later_nodes: Sequence[NodeProto],
     scope: GraphScope,
     results: Sequence[str],
     problem: RanksDiffer,
 ) -> None:
-    """Import an `If` whose branches differ in rank with the nodes behind it, `rest`, in both: the
+    """Import an `If` whose branches differ in rank with the `later_nodes` behind it in both: the
     results of the scope are then those of the branches. `problem` is the issue of another node, and
     where too many follow each other."""
     host.splits += 1
     try:
         if node.op_type != "If" or host.splits > MOST_SPLITS:
             raise problem
-        _continued(host, node, rest, scope, results)
+        _continued(host, node, later_nodes, scope, results)
     except BodyRefused:
         pass
     except NodeProblem as reason:
         host.node_issue(reason.kind, node, scope, reason.message, reason.hint)
     finally:
         host.splits -= 1
-    made = [o for n in (node, *rest) for o in n.output if o]
-    scope.values.update({name: UNKNOWN for name in made if name not in scope.values})
+    names = [o for n in (node, *later_nodes) for o in n.output if o]
+    scope.values.update({name: UNKNOWN for name in names if name not in scope.values})
 
 
 def _continued(
     host: Host,
     node: NodeProto,
-    rest: Sequence[NodeProto],
+    later_nodes: Sequence[NodeProto],
     scope: GraphScope,
     results: Sequence[str],
 ) -> None:
@@ -143,29 +143,29 @@ def _continued(
     def side(body: Graph) -> list[Val]:
         outer = dict(scope.values)
         try:
-            made = _body(host, body, scope, f"{scope.prefix}{node.label}/", ())
-            scope.values.update(zip(node.output, made, strict=False))
-            host.in_order(rest, scope, results)
-            found = [host.operand(name, scope) for name in names]
+            branch_outputs = _body(host, body, scope, f"{scope.prefix}{node.label}/", ())
+            scope.values.update(zip(node.output, branch_outputs, strict=False))
+            host.in_order(later_nodes, scope, results)
+            operands = [host.operand(name, scope) for name in names]
         finally:
             scope.values = outer
         if len(host.issues) != before:
             raise BodyRefused
-        if not all(isinstance(v, Val) for v in found):
+        if not all(isinstance(v, Val) for v in operands):
             raise unsupported("data decides a result that is no tensor of a type to compute with")
-        return [v for v in found if isinstance(v, Val)]
+        return [v for v in operands if isinstance(v, Val)]
 
     assert isinstance(cond, Val)
     sides = [body for k in ("then_branch", "else_branch") if (body := bodies[k]) is not None]
-    made = branches(host.g, cond, [partial(side, body) for body in sides])
-    scope.values.update(zip(names, made, strict=True))
+    outputs = branches(host.g, cond, [partial(side, body) for body in sides])
+    scope.values.update(zip(names, outputs, strict=True))
 
 
 def _behind_unknown(
-    host: Host, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
+    host: Host, node: NodeProto, attributes: Sequence[AttributeProto], scope: GraphScope
 ) -> Outputs:
     """Import the bodies of a node with an operand of which nothing is known, for their issues."""
-    for body in (a.g for a in given):
+    for body in (a.g for a in attributes):
         if isinstance(body, Graph) and scope.depth < MAX_DEPTH:
             args = [UNKNOWN] * len(body.input)
             _body(host, body, scope, f"{scope.prefix}{node.label}/", args)
@@ -207,17 +207,17 @@ def _step(
     before = len(host.issues)
 
     def step(number: int, args: Sequence[Held]) -> list[Held]:
-        at = f"{number}/" if numbered else ""
+        step_prefix = f"{number}/" if numbered else ""
         host.unrolled += numbered
         if numbered and host.unrolled > MOST_STEPS:
             raise _Computed(
                 "operator", f"loops of more than {MOST_STEPS} steps in all", "they are unrolled"
             )
-        found = _body(host, body, scope, f"{scope.prefix}{node.label}/{at}", args)
+        outputs = _body(host, body, scope, f"{scope.prefix}{node.label}/{step_prefix}", args)
         host.enter(node, scope)
         if before != len(host.issues):
             raise BodyRefused
-        return [v for v in found if not isinstance(v, Unknown)]
+        return [v for v in outputs if not isinstance(v, Unknown)]
 
     return step
 
@@ -228,10 +228,10 @@ def _tensors_only(
     """A step whose results are tensors; NodeProblem if one is not."""
 
     def checked(number: int, args: Sequence[Val]) -> list[Val]:
-        found = step(number, args)
-        if not all(isinstance(v, Val) for v in found):
+        outputs = step(number, args)
+        if not all(isinstance(v, Val) for v in outputs):
             raise unsupported("data decides a result that is no tensor of a type to compute with")
-        return [v for v in found if isinstance(v, Val)]
+        return [v for v in outputs if isinstance(v, Val)]
 
     return checked
 
@@ -247,12 +247,12 @@ def _given_operands(host: Host, node: NodeProto, scope: GraphScope, first: int) 
 
 
 def _scan(
-    host: Host, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
+    host: Host, node: NodeProto, attributes: Sequence[AttributeProto], scope: GraphScope
 ) -> Outputs:
     """Import a `Scan` as the nodes of its body, for one element after another."""
     older = scope.opsets[""] <= 8
     run = scan_8 if older else scan
-    values = dispatch.attributes(run, given, host.source.files)
+    values = dispatch.attributes(run, attributes, host.source.files)
     try:
         if older and node.input and node.input[0]:
             raise unsupported("sequence_lens", "the sequences of all samples must be whole")
@@ -264,7 +264,7 @@ def _scan(
         host.enter(node, scope)
         outputs: Sequence[Held] = run(host.g, step, *tensors, **values)
     except _OperandUnknown:
-        return _behind_unknown(host, node, given, scope)
+        return _behind_unknown(host, node, attributes, scope)
     except BodyRefused:
         return [UNKNOWN] * len(node.output)
     return _fitting(node, outputs)
@@ -277,7 +277,7 @@ def _fitting(node: NodeProto, outputs: Sequence[Held]) -> Sequence[Held]:
 
 
 def _loop(
-    host: Host, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
+    host: Host, node: NodeProto, attributes: Sequence[AttributeProto], scope: GraphScope
 ) -> Outputs:
     """Import a `Loop`; if its trips are known and few, as the nodes of its body, one after another.
 
@@ -285,7 +285,7 @@ def _loop(
     and the states. The body takes the trip's number, the condition and the states; its results are
     the condition, the states, and what is stacked over the trips.
     """
-    bodies = {a.name: a.g for a in given}
+    bodies = {a.name: a.g for a in attributes}
     body = bodies.pop("body", None)
     if body is None or bodies:
         raise malformed("Loop needs the attribute body, and takes no other")
@@ -297,7 +297,7 @@ def _loop(
             raise _OperandUnknown
         return _fitting(node, _any_loop(host, node, scope, body, (limits[0], limits[1]), states))
     except _OperandUnknown:
-        return _behind_unknown(host, node, given, scope)
+        return _behind_unknown(host, node, attributes, scope)
     except BodyRefused:
         return [UNKNOWN] * len(node.output)
 
@@ -317,21 +317,21 @@ def _any_loop(
             f"{len(states)} states"
         )
     g, assumed = host.g, len(host.g.dims.assumed)
-    known = dict(g.bound_sizes)
+    bound_sizes = dict(g.bound_sizes)
     try:
         with g.builder.inner() as bindings:
-            found = _unrolled(host, node, scope, body, limits, states)
+            outputs = _unrolled(host, node, scope, body, limits, states)
         g.builder.bindings += bindings
-        return found
+        return outputs
     except _Computed as problem:
-        g.bound_sizes = known
+        g.bound_sizes = bound_sizes
         del g.dims.assumed[assumed:]
         values = (*limits, *states)
         tensors = [v for v in values if isinstance(v, Val)]
         if len(tensors) != sum(v is not None for v in values):
             raise problem  # what is no tensor cannot be the state of a loop of host code
     trips, cond = (v if isinstance(v, Val) else None for v in limits)
-    made = tensors[len(tensors) - len(states) :]
+    state_tensors = tensors[len(tensors) - len(states) :]
     host.enter(node, scope)
     step = _tensors_only(_step(host, node, body, scope, False))
 
@@ -341,7 +341,7 @@ def _any_loop(
         now, added = results[: 1 + len(states)], results[1 + len(states) :]
         return [*now, *(g.reshape(v, (1, *g.shape(v))) for v in added)]
 
-    return loop(g, one, trips, cond, made, len(body.output) - 1 - len(states))
+    return loop(g, one, trips, cond, state_tensors, len(body.output) - 1 - len(states))
 
 
 def _unrolled(
@@ -352,26 +352,26 @@ def _unrolled(
     limits: tuple[Held | Unknown | None, Held | Unknown | None],
     states: Sequence[Held],
 ) -> Sequence[Held]:
-    most = None if limits[0] is None else _decided(limits[0], "its number of trips")
+    max_trips = None if limits[0] is None else _decided(limits[0], "its number of trips")
     host.enter(node, scope)
     g = host.g
     cond: Held | Unknown = g.const(True, "bool") if limits[1] is None else limits[1]
     step, trip = _step(host, node, body, scope), 0
     rows: list[Sequence[Held]] = []
     count = len(states)
-    while most is None or trip < most:
+    while max_trips is None or trip < max_trips:
         if isinstance(cond, Unknown) or not _decided(cond, "its condition"):
             break
-        if trip == MAX_STEPS or (most or 0) > MAX_STEPS:
+        if trip == MAX_STEPS or (max_trips or 0) > MAX_STEPS:
             raise _Computed(
                 "operator", f"it makes more than {MAX_STEPS} trips", "up to that are unrolled"
             )
-        found = step(trip, (g.const(trip, "int64"), cond, *states))
-        cond, states = found[0], found[1 : 1 + count]
-        rows.append(found[1 + count :])
+        outputs = step(trip, (g.const(trip, "int64"), cond, *states))
+        cond, states = outputs[0], outputs[1 : 1 + count]
+        rows.append(outputs[1 + count :])
         trip += 1
-    made = len(body.output) - 1 - count
-    if made and not rows:
+    row_count = len(body.output) - 1 - count
+    if row_count and not rows:
         raise _Computed("operator", "it makes no trip, but results of trips are stacked")
     columns = [[v for v in column if isinstance(v, Val)] for column in zip(*rows, strict=True)]
     if any(len(column) != trip for column in columns):
@@ -379,23 +379,23 @@ def _unrolled(
     return (*states, *(stack(g, column, 0) for column in columns))
 
 
-def _decided(value: Held | Unknown, what: str) -> int:
+def _decided(value: Held | Unknown, subject: str) -> int:
     """The one element of a constant; NodeProblem if it is computed."""
     if not isinstance(value, Constant) or value.array.size != 1:
         raise _Computed(
             "operator",
-            f"{what} is computed from data",
+            f"{subject} is computed from data",
             "loops of sequences must have trips that are known at import",
         )
     return int(value.array.item())
 
 
 def _sequence_map(
-    host: Host, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
+    host: Host, node: NodeProto, attributes: Sequence[AttributeProto], scope: GraphScope
 ) -> Outputs:
     """Import a `SequenceMap`: its body for each tensor of the first sequence, with those of further
     sequences, and tensors as they are; its results are sequences."""
-    bodies = {a.name: a.g for a in given}
+    bodies = {a.name: a.g for a in attributes}
     body = bodies.pop("body", None)
     if body is None or bodies:
         raise malformed("SequenceMap needs the attribute body, and takes no other")
@@ -412,14 +412,14 @@ def _sequence_map(
             for k in range(lengths.pop())
         ]
     except _OperandUnknown:
-        return _behind_unknown(host, node, given, scope)
+        return _behind_unknown(host, node, attributes, scope)
     except BodyRefused:
         return [UNKNOWN] * len(node.output)
     columns = [[row[k] for row in rows] for k in range(len(body.output))]
     if not all(isinstance(v, Val | Narrow) for column in columns for v in column):
         raise malformed("a result of the body is no tensor")
-    made = [TensorList(tuple(v for v in c if isinstance(v, Val | Narrow))) for c in columns]
-    return _fitting(node, made)
+    sequences = [TensorList(tuple(v for v in c if isinstance(v, Val | Narrow))) for c in columns]
+    return _fitting(node, sequences)
 
 
 Control = Callable[[Host, NodeProto, Sequence[AttributeProto], GraphScope], Outputs]

@@ -82,13 +82,13 @@ def recorded() -> Mapping[str, Any]:
     definition has under `types` for each type variable the number of its set, and then [passed,
     cases] for each element type that was run."""
     text = (files(__package__) / "coverage.json").read_text(encoding="utf-8")
-    found: Mapping[str, Any] = json.loads(text)
-    return found
+    record: Mapping[str, Any] = json.loads(text)
+    return record
 
 
 def rows() -> tuple[Row, ...]:
     """All rows, by domain, operator and opset."""
-    record, found = recorded(), []
+    record, table = recorded(), []
     for domain, operators in record["operators"].items():
         for operator, versions in operators.items():
             for opset, version in versions.items():
@@ -97,8 +97,8 @@ def rows() -> tuple[Row, ...]:
                     for variable, (number, counts) in version["types"].items()
                 }
                 passed, cases = version["cases"]
-                found.append(Row(domain, operator, int(opset), passed, cases, cells))
-    return tuple(found)
+                table.append(Row(domain, operator, int(opset), passed, cases, cells))
+    return tuple(table)
 
 
 def rows_of(model: Any) -> tuple[Row, ...]:
@@ -107,13 +107,13 @@ def rows_of(model: Any) -> tuple[Row, ...]:
 
     Raises UserError if the file is not an ONNX model.
     """
-    made = load(model).model
-    own = {(_domain(f.domain), f.name) for f in made.functions}
-    outer = _opsets(made.opset_import)
-    used = set(_used(made.graph.node if made.graph else (), outer))
-    for f in made.functions:
-        used |= set(_used(f.node, {**outer, **_opsets(f.opset_import)}))
-    return tuple(_in_force(*key) for key in sorted(used) if key[:2] not in own)
+    model_proto = load(model).model
+    function_keys = {(_domain(f.domain), f.name) for f in model_proto.functions}
+    outer = _opsets(model_proto.opset_import)
+    operator_keys = set(_used(model_proto.graph.node if model_proto.graph else (), outer))
+    for f in model_proto.functions:
+        operator_keys |= set(_used(f.node, {**outer, **_opsets(f.opset_import)}))
+    return tuple(_in_force(*key) for key in sorted(operator_keys) if key[:2] not in function_keys)
 
 
 def _cells(allowed: str, counts: Mapping[str, Sequence[int]]) -> tuple[Cell, ...]:
@@ -121,8 +121,8 @@ def _cells(allowed: str, counts: Mapping[str, Sequence[int]]) -> tuple[Cell, ...
 
 
 def _in_force(domain: str, operator: str, opset: int) -> Row:
-    found = [r for r in rows() if (r.domain, r.operator) == (domain, operator)]
-    fitting = [r for r in found if r.opset <= opset]
+    candidates = [r for r in rows() if (r.domain, r.operator) == (domain, operator)]
+    fitting = [r for r in candidates if r.opset <= opset]
     return max(fitting, key=lambda r: r.opset, default=Row(domain, operator, opset))
 
 

@@ -81,7 +81,7 @@ class Parameters:
 @cache
 def parameters_of(importer: Importer) -> Parameters:
     """The schema in an importer's parameters, without the first, which is the Context."""
-    least, most = 0, 0
+    minimum, maximum = 0, 0
     variadic = False
     attrs: dict[str, tuple[str, Any]] = {}
     for p in list(inspect.signature(importer).parameters.values())[1:]:
@@ -90,9 +90,9 @@ def parameters_of(importer: Importer) -> Parameters:
         elif p.kind is p.VAR_POSITIONAL:
             variadic = True
         else:
-            most += 1
-            least += p.default is _MISSING
-    return Parameters(least, None if variadic else most, attrs)
+            maximum += 1
+            minimum += p.default is _MISSING
+    return Parameters(minimum, None if variadic else maximum, attrs)
 
 
 def kind_of(annotation: object) -> str:
@@ -124,7 +124,7 @@ def find(table: Table, op_type: str, opset: int) -> Importer:
 
 
 def attributes(
-    importer: Importer, given: Sequence[AttributeProto], files: ExternalFiles
+    importer: Importer, protos: Sequence[AttributeProto], files: ExternalFiles
 ) -> dict[str, Any]:
     """The Python values of a node's attributes, without defaults.
 
@@ -132,14 +132,14 @@ def attributes(
     """
     schema = parameters_of(importer).attrs
     values: dict[str, Any] = {}
-    for attr in given:
+    for attr in protos:
         if attr.name not in schema:
             hint = nearest(attr.name, schema)
             raise unsupported(f"attribute {attr.name!r} is not supported", hint)
         expected = schema[attr.name][0]
         kind = attribute_kind(attr)
-        same = kind == expected or (kind, expected) == ("Array", "Tensor")
-        if not same and not _empty_list(attr, expected):
+        matches = kind == expected or (kind, expected) == ("Array", "Tensor")
+        if not matches and not _empty_list(attr, expected):
             raise malformed(
                 f"attribute {attr.name!r} has type {kind.upper()}, expected {expected.upper()}"
             )
@@ -206,13 +206,13 @@ def _text(data: memoryview | None, name: str) -> str:
         raise malformed(f"attribute {name!r} is not UTF-8 text") from None
 
 
-def check_operands(importer: Importer, given: Sequence[str]) -> None:
+def check_operands(importer: Importer, operands: Sequence[str]) -> None:
     """Raise NodeProblem if the number of operands is wrong or a required one is left out ("")."""
     s = parameters_of(importer)
-    if len(given) < s.least or (s.most is not None and len(given) > s.most):
-        most = "or more" if s.most is None else f"to {s.most}"
-        expected = str(s.least) if s.most == s.least else f"{s.least} {most}"
-        raise malformed(f"expected {expected} operand(s), got {len(given)}")
-    for i, name in enumerate(given[: s.least]):
+    if len(operands) < s.least or (s.most is not None and len(operands) > s.most):
+        limit = "or more" if s.most is None else f"to {s.most}"
+        expected = str(s.least) if s.most == s.least else f"{s.least} {limit}"
+        raise malformed(f"expected {expected} operand(s), got {len(operands)}")
+    for i, name in enumerate(operands[: s.least]):
         if not name:
             raise malformed(f"operand {i} is required")

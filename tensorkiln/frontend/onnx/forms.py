@@ -55,9 +55,9 @@ def _rotary(ranks: Sequence[int | None], a: Attributes) -> Form:
 
 def _attention(ranks: Sequence[int | None], a: Attributes) -> Form:
     flat = ranks[0] == 3
-    own = ["b s w", "b t k", "b t v"] if flat else ["b h s d", "b g t d", "b g t e"]
+    forms = ["b s w", "b t k", "b t v"] if flat else ["b h s d", "b g t d", "b g t e"]
     past = ["b ? p ?", "b ? p ?"] if flat else ["b g p d", "b g p e"]
-    return [*own, "*", *past, "b"]
+    return [*forms, "*", *past, "b"]
 
 
 def _linear_attention(ranks: Sequence[int | None], a: Attributes) -> Form:
@@ -168,18 +168,18 @@ def _extents(rows: Sequence[tuple[Sequence[Expr], Sequence[str]]]) -> dict[str, 
             if word.isidentifier():
                 alone.setdefault(word, []).append(extent)
             elif matched is not None and number is not None:
-                size, rest = divmod(number + int(matched[3] or 0), int(matched[1] or 1))
-                alone.setdefault(matched[2], []).extend([] if rest else [as_expr(size)])
-    return {name: reduce(common_extent, found) for name, found in alone.items() if found}
+                size, remainder = divmod(number + int(matched[3] or 0), int(matched[1] or 1))
+                alone.setdefault(matched[2], []).extend([] if remainder else [as_expr(size)])
+    return {name: reduce(common_extent, sizes) for name, sizes in alone.items() if sizes}
 
 
-def _extent(word: str, own: Expr, extents: Mapping[str, Expr]) -> Expr:
+def _extent(word: str, operand_extent: Expr, extents: Mapping[str, Expr]) -> Expr:
     """The extent that a word stands for; an operand's own if nothing says what it is."""
     if word.isdigit():
         return as_expr(int(word))
     matched = _WORD.fullmatch(word)
     if matched is None or matched[2] not in extents:
-        return own
+        return operand_extent
     return extents[matched[2]] * int(matched[1] or 1) - int(matched[3] or 0)
 
 

@@ -67,8 +67,8 @@ def _elements(g: Context, x: SymbolicTensor) -> Val:
 
 def _dimension(g: Context, e: Expr) -> Expr:
     """The dimension that has the value of an expression, which is 0 or more."""
-    known = g.bound_sizes.get(e)
-    if known is None:
+    extents = g.bound_sizes.get(e)
+    if extents is None:
         number = g.builder.emit("arange", span=g.span, start=e, step=1, count=1, dtype="int64")
-        known = g.bound_sizes[e] = extents_of(g, number, "a size")
-    return known[0]
+        extents = g.bound_sizes[e] = extents_of(g, number, "a size")
+    return extents[0]

@@ -63,9 +63,9 @@ def apply(
         return run(operands)
     for k, v in enumerate(operands):
         if isinstance(v, TensorList | Absent):
-            what = "a sequence" if isinstance(v, TensorList) else "an empty optional"
-            hint = "SequenceAt takes a tensor from a sequence" if what == "a sequence" else ""
-            raise NodeProblem("malformed", f"operand {k} is {what}, expected a tensor", hint)
+            kind = "a sequence" if isinstance(v, TensorList) else "an empty optional"
+            hint = "SequenceAt takes a tensor from a sequence" if kind == "a sequence" else ""
+            raise NodeProblem("malformed", f"operand {k} is {kind}, expected a tensor", hint)
     if any(isinstance(v, Texts) for v in operands):
         if op in OF_TEXTS:
             return run(operands)

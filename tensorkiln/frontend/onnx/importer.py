@@ -103,8 +103,8 @@ class Importer:
         opsets = {_domain(o.domain): o.version for o in imports}
         version = opsets.get("")
         graph = self.source.model.graph
-        ours = graph is None or any(_domain(n.domain) == "" for n in graph.node)
-        if version is None and ours and not self.source.model.functions:
+        uses_onnx = graph is None or any(_domain(n.domain) == "" for n in graph.node)
+        if version is None and uses_onnx and not self.source.model.functions:
             self._issue("malformed", "model", "", "the model declares no opset of ONNX")
         elif version is not None and not OLDEST_OPSET <= version <= NEWEST_OPSET:
             newest = max(NEWEST_OPSET, bodies.newest_opset())
@@ -147,7 +147,7 @@ class Importer:
         shaped = with_shapes(graph, self.shapes, declared_types(scope))
         inputs = [v for v in shaped if v.name not in scope.values]
         plain = {d.param for v in inputs for d in declared(v) if parse_dim(d.param) is None}
-        taken: list[str] = []
+        names: list[str] = []
         for v in inputs:
             if v.name in scope.values:
                 self._issue("malformed", v.name, "", "an input is listed twice")
@@ -158,13 +158,13 @@ class Importer:
                 self._issue(problem.kind, v.name, "", problem.message, problem.hint)
                 scope.values[v.name] = UNKNOWN
                 continue
-            name = identifier(v.name, taken)
-            taken.append(name)
-            made = self.g.builder.param(name, type_)
-            scope.values[v.name] = made
+            name = identifier(v.name, names)
+            names.append(name)
+            param = self.g.builder.param(name, type_)
+            scope.values[v.name] = param
             if format is not None:
-                self.g.span, self.array_types[made] = v.name, format.row.name
-                scope.values[v.name] = narrow.taken(self.g, made, format)
+                self.g.span, self.array_types[param] = v.name, format.row.name
+                scope.values[v.name] = narrow.taken(self.g, param, format)
         return inputs
 
     def _results(self, name: str, scope: GraphScope) -> list[tuple[str, RVar]]:
@@ -276,24 +276,24 @@ class Importer:
         Raises NodeProblem if the node is malformed or not supported.
         """
         attrs = [resolved(a, scope) for a in node.attribute]
-        given = [a for a in attrs if a is not None]
+        attributes = [a for a in attrs if a is not None]
         domain = _domain(node.domain)
         function = self.functions.get((domain, node.op_type, node.overload))
         if function is not None:
-            return self._inline(function, node, given, scope)
+            return self._inline(function, node, attributes, scope)
         if domain in ONNX_DOMAINS and node.op_type in control.OPERATORS:
-            return control.OPERATORS[node.op_type](self, node, given, scope)
+            return control.OPERATORS[node.op_type](self, node, attributes, scope)
         assumed = len(self.dims.assumed)
         try:
-            return self._by_importer(node, given, scope)
+            return self._by_importer(node, attributes, scope)
         except NodeProblem as problem:
             if problem.kind not in ("operator", "attribute", "opset"):
                 raise
             del self.dims.assumed[assumed:]
-            return self._by_body(node, given, scope, problem)
+            return self._by_body(node, attributes, scope, problem)
 
     def _by_importer(
-        self, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
+        self, node: NodeProto, attributes: Sequence[AttributeProto], scope: GraphScope
     ) -> Sequence[Held | Unknown]:
         """Import a node by the table of importers."""
         domain = _domain(node.domain)
@@ -301,18 +301,18 @@ class Importer:
         importer = dispatch.find(self._table(domain, node.op_type), node.op_type, opset)
         if not domain and opset > NEWEST_OPSET:
             bodies.check_known(node.op_type, opset, NEWEST_OPSET)
-        values = dispatch.attributes(importer, given, self.source.files)
+        values = dispatch.attributes(importer, attributes, self.source.files)
         dispatch.check_operands(importer, node.operands)
         operands = self.operands(node, scope)
         if any(isinstance(v, Unknown) for v in operands):
             return [UNKNOWN] * len(node.output)
         self.enter(node, scope)
         name = f"{domain}.{node.op_type}" if domain else node.op_type
-        held = [v for v in operands if not isinstance(v, Unknown)]
+        held_values = [v for v in operands if not isinstance(v, Unknown)]
         result = apply(
             name,
             over_axes(self.g, name, lambda *args: importer(self.g, *args, **values)),
-            formed(self.g, name, held, given),
+            formed(self.g, name, held_values, attributes),
         )
         if any(self.g.outputs[len(result) :]):
             raise NodeProblem(
@@ -332,7 +332,7 @@ class Importer:
     def _by_body(
         self,
         node: NodeProto,
-        given: Sequence[AttributeProto],
+        attributes: Sequence[AttributeProto],
         scope: GraphScope,
         problem: NodeProblem,
     ) -> Sequence[Held | Unknown]:
@@ -351,32 +351,32 @@ class Importer:
         if any(isinstance(v, Unknown) for v in operands):
             if not bodies.has_body(schema):
                 raise problem
-            bodies.check_attributes(schema, given)
+            bodies.check_attributes(schema, attributes)
             return [UNKNOWN] * len(node.output)
         if any(isinstance(v, Narrow | TensorList | Absent | Texts) for v in operands):
             raise problem
         types = [v.tensor if isinstance(v, Val) else None for v in operands]
-        called = replace(node, attribute=tuple(given))
+        called = replace(node, attribute=tuple(attributes))
         body = bodies.body_of(schema, called, types, opset)
         if body is None:
             raise problem
         before = len(self.issues)
         self.enter(node, scope)
         name = f"{domain}.{node.op_type}" if domain else node.op_type
-        operands = formed(self.g, name, operands, given)
-        outputs = self._inline(body, node, given, scope, operands)
-        found = self.issues[before:]
-        if not found:
+        operands = formed(self.g, name, operands, attributes)
+        outputs = self._inline(body, node, attributes, scope, operands)
+        issues = self.issues[before:]
+        if not issues:
             return outputs
         del self.issues[before:]
         if problem.kind == "attribute":
             raise problem
-        inner = found[0].node.removeprefix(f"{scope.prefix}{node.label}/")
+        inner = issues[0].node.removeprefix(f"{scope.prefix}{node.label}/")
         raise NodeProblem(
-            found[0].kind,
-            f"the standard defines it by other operators, and of these {found[0].op} ({inner}) "
-            f"cannot be imported: {found[0].message}",
-            found[0].hint,
+            issues[0].kind,
+            f"the standard defines it by other operators, and of these {issues[0].op} ({inner}) "
+            f"cannot be imported: {issues[0].message}",
+            issues[0].hint,
         )
 
     def enter(self, node: NodeProto, scope: GraphScope) -> None:
@@ -405,13 +405,13 @@ class Importer:
     def _lookup(self, name: str, scope: GraphScope) -> Held | Unknown | None:
         value = scope.find(name)
         if isinstance(value, TensorProto):
-            made = to_constant(value, self.source.files, name)
+            constant = to_constant(value, self.source.files, name)
             owner: GraphScope | None = scope
             while owner is not None and name not in owner.values:
                 owner = owner.outer
             assert owner is not None
-            owner.values[name] = made
-            return made
+            owner.values[name] = constant
+            return constant
         return value
 
     # -- functions and branches ---------------------------------------------------------------
@@ -420,9 +420,9 @@ class Importer:
         self,
         f: FunctionProto,
         node: NodeProto,
-        given: Sequence[AttributeProto],
+        attributes: Sequence[AttributeProto],
         scope: GraphScope,
-        known: Sequence[Held | Unknown | None] | None = None,
+        arguments: Sequence[Held | Unknown | None] | None = None,
     ) -> Sequence[Held | Unknown]:
         """Import a call of a function as the nodes of its body, in a new scope: of a model's
         function all, of a standard's, whose operands are known, those that used outputs need."""
@@ -432,7 +432,7 @@ class Importer:
             raise NodeProblem(
                 "malformed", f"function {f.name!r} has fewer operands or outputs than its call"
             )
-        attrs = {a.name: a for a in (*f.attribute_proto, *given)}
+        attrs = {a.name: a for a in (*f.attribute_proto, *attributes)}
         opsets = {_domain(o.domain): o.version for o in f.opset_import}
         inner = GraphScope(
             {"": scope.opsets[""], **opsets},
@@ -440,20 +440,20 @@ class Importer:
             scope.depth + 1,
             attrs=attrs,
         )
-        unused = known is None
-        operands = [self.operand(n, scope) for n in node.input] if known is None else known
+        unused = arguments is None
+        operands = [self.operand(n, scope) for n in node.input] if arguments is None else arguments
         for name, value in zip(f.input, operands, strict=False):
             if value is not None:
                 inner.values[name] = value
         missing = f.input[len(operands) :]
         read = [o in scope.used for o in node.output]
-        results = [n for n, used in zip(f.output, read, strict=False) if used]
+        results = [n for n, is_read in zip(f.output, read, strict=False) if is_read]
         body = f.node if unused else bodies.needed_nodes(f, results)
         nodes = without_optional(body, {*missing, *self._absent(f, operands)})
         self.nodes(nodes, inner, f.output if unused else results)
         return [
-            self.inner_result(n, inner) if unused or used else UNKNOWN
-            for n, used in zip(f.output, read, strict=False)
+            self.inner_result(n, inner) if unused or is_read else UNKNOWN
+            for n, is_read in zip(f.output, read, strict=False)
         ]
 
     @staticmethod

@@ -83,9 +83,9 @@ def input_type(v: ValueInfo, plain: set[str], dims: Dims) -> tuple[TensorType, F
             "dtype", f"input {v.name!r} is not a tensor", "only tensors can be inputs"
         )
     t = v.type.tensor
-    found = element_type(t.elem_type, f"input {v.name!r}")
-    format = found if isinstance(found, Format) else None
-    dtype = found if isinstance(found, str) else found.row.storage
+    elem_type = element_type(t.elem_type, f"input {v.name!r}")
+    format = elem_type if isinstance(elem_type, Format) else None
+    dtype = elem_type if isinstance(elem_type, str) else elem_type.row.storage
     if t.shape is None:
         raise NodeProblem(
             "malformed",
@@ -108,7 +108,7 @@ def _dim(d: Dim, fresh: str, plain: set[str], dims: Dims) -> Expr:
     parsed = parse_dim(d.param)
     # An expression needs each name in it to be a whole extent of some input, or frozen. Otherwise
     # its text is one opaque name: `past + 1` is one if no input has the extent `past`.
-    known = plain | set(dims.freeze)
-    if parsed is not None and set(parsed[1]) <= known and d.param not in dims.freeze:
+    shared_names = plain | set(dims.freeze)
+    if parsed is not None and set(parsed[1]) <= shared_names and d.param not in dims.freeze:
         return dims.simplify(build_dim(parsed[0], dims))
     return dims.named(d.param)

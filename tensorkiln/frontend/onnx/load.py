@@ -62,39 +62,39 @@ def load(model: Any, roots: Sequence[Path] = ()) -> ParsedModel:
 
 
 def _read(path: Path) -> memoryview:
-    where = str(path)
+    place = str(path)
     if path.is_dir():
-        raise UserError("it is a folder, expected an .onnx file", code="bad-model", where=where)
+        raise UserError("it is a folder, expected an .onnx file", code="bad-model", where=place)
     try:
         return map_path(path)
     except FileNotFoundError:
         hint = nearest(path.name, names_beside(path))
-        raise UserError("no such file", code="missing-file", where=where, hint=hint) from None
+        raise UserError("no such file", code="missing-file", where=place, hint=hint) from None
     except ValueError:  # a zero byte, or half of a surrogate pair
-        raise UserError("not a valid path", code="missing-file", where=where) from None
+        raise UserError("not a valid path", code="missing-file", where=place) from None
     except OSError as error:
         raise UserError(
-            f"cannot be read: {error.strerror}", code="missing-file", where=where
+            f"cannot be read: {error.strerror}", code="missing-file", where=place
         ) from error
 
 
 def _source(
-    data: memoryview, where: str, folder: Path | None, roots: Sequence[Path]
+    data: memoryview, place: str, folder: Path | None, roots: Sequence[Path]
 ) -> ParsedModel:
     if not len(data):
-        raise UserError("the file is empty", code="bad-model", where=where)
+        raise UserError("the file is empty", code="bad-model", where=place)
     hint = _looks_like(bytes(data[:64]))
     try:
         model = decode(MODEL, data)
     except WireError as error:
         raise UserError(
-            f"not an ONNX model, or cut short: {error}", code="bad-model", where=where, hint=hint
+            f"not an ONNX model, or cut short: {error}", code="bad-model", where=place, hint=hint
         ) from error
     if model.graph is None:
         raise UserError(
-            "not an ONNX model: it holds no graph", code="bad-model", where=where, hint=hint
+            "not an ONNX model: it holds no graph", code="bad-model", where=place, hint=hint
         )
-    return ParsedModel(model, where, ExternalFiles(folder, roots), data=data)
+    return ParsedModel(model, place, ExternalFiles(folder, roots), data=data)
 
 
 def _looks_like(head: bytes) -> str:

@@ -78,8 +78,8 @@ class Narrow:
     @property
     def tensor(self) -> TensorType:
         """The type of the bytes."""
-        found: TensorType = self.stored.tensor
-        return found
+        tensor_type: TensorType = self.stored.tensor
+        return tensor_type
 
 
 def unpacked(data: np.ndarray, row: ElementType, count: int) -> np.ndarray:
@@ -95,16 +95,16 @@ def unpacked(data: np.ndarray, row: ElementType, count: int) -> np.ndarray:
     return np.packbits(wide, axis=1, bitorder="little").reshape(count).view(row.storage)
 
 
-def taken(g: Context, given: RVar, f: Format) -> Narrow:
+def taken(g: Context, param: RVar, f: Format) -> Narrow:
     """An input. Of its bytes the lowest bits count; those above become what `Narrow` has there."""
     row = f.row
     if row.bits == 8:
-        return Narrow(given, f)
+        return Narrow(param, f)
     if not row.stored.is_signed:
         low = g.const((1 << row.bits) - 1, row.storage)
-        return Narrow(g.emit("bitwise_and", given, low), f)
+        return Narrow(g.emit("bitwise_and", param, low), f)
     up = g.const(8 - row.bits, row.storage)
-    return Narrow(g.emit("right_shift", g.emit("left_shift", given, up), up), f)
+    return Narrow(g.emit("right_shift", g.emit("left_shift", param, up), up), f)
 
 
 # -- conversions ------------------------------------------------------------------------------
@@ -167,8 +167,8 @@ def _single(g: Context, x: Val) -> Val:
     back = g.cast(near, "float64")
     over = g.emit("greater", g.emit("abs", back), g.emit("abs", x))
     exact = g.emit("logical_or", g.emit("equal", back, x), g.emit("isnan", x))
-    cut = i("sub", i.bits(near), g.cast(over, "int32"))
-    return g.emit("where", exact, near, i.number(i("bitwise_or", cut, 1)))
+    floor_bits = i("sub", i.bits(near), g.cast(over, "int32"))
+    return g.emit("where", exact, near, i.number(i("bitwise_or", floor_bits, 1)))
 
 
 def _from_bits(g: Context, stored: Val, f: Format) -> Val:
@@ -187,10 +187,10 @@ def _from_bits(g: Context, stored: Val, f: Format) -> Val:
     value = g.emit("where", negative, g.emit("neg", value), value)
     if f.nan is None:
         return value
-    none = i("equal", bits, f.nan)
+    is_nan = i("equal", bits, f.nan)
     if not f.fnuz:
-        none = i("greater", magnitude, f.greatest if infinite is None else infinite)
-    return g.emit("where", none, g.const(np.nan, "float32"), value)
+        is_nan = i("greater", magnitude, f.greatest if infinite is None else infinite)
+    return g.emit("where", is_nan, g.const(np.nan, "float32"), value)
 
 
 def _to_bits(g: Context, x: Val, f: Format, saturate: bool) -> Val:
@@ -203,8 +203,8 @@ def _to_bits(g: Context, x: Val, f: Format, saturate: bool) -> Val:
     normal = i("sub", i("right_shift", half, drop), (127 - f.bias) << f.row.mantissa)
     unit = g.const(2.0 ** (f.bias + f.row.mantissa - 1), "float32")
     size = i.number(magnitude)
-    least = g.const(2.0 ** (1 - f.bias), "float32")
-    below = g.emit("less", size, least)
+    min_normal = g.const(2.0 ** (1 - f.bias), "float32")
+    below = g.emit("less", size, min_normal)
     # Chosen before it is scaled: what is far greater would be no integer.
     small = g.emit("where", below, size, g.const(0, "float32"))
     small = g.cast(g.emit("round", g.emit("mul", small, unit)), "int32")
@@ -220,8 +220,8 @@ def _to_bits(g: Context, x: Val, f: Format, saturate: bool) -> Val:
     if f.fnuz:
         empty = g.emit("logical_or", i("equal", code, 0), i("equal", code, f.nan or 0))
         signed = g.emit("where", empty, code, signed)
-    found = g.emit("where", i("greater", magnitude, 0x7F800000), nan, signed)
-    return g.cast(found, "uint8")
+    codes = g.emit("where", i("greater", magnitude, 0x7F800000), nan, signed)
+    return g.cast(codes, "uint8")
 
 
 def _from_exponent(g: Context, stored: Val) -> Val:
@@ -229,8 +229,8 @@ def _from_exponent(g: Context, stored: Val) -> Val:
     i, bits = _Ints(g), g.cast(stored, "int32")
     # 2**-127 has no exponent of float32: it is half of the least normal number.
     normal = i.number(i("left_shift", bits, 23))
-    least = g.const(np.ldexp(np.float32(1), -127), "float32")
-    value = g.emit("where", i("equal", bits, 0), least, normal)
+    subnormal = g.const(np.ldexp(np.float32(1), -127), "float32")
+    value = g.emit("where", i("equal", bits, 0), subnormal, normal)
     return g.emit("where", i("equal", bits, 255), g.const(np.nan, "float32"), value)
 
 
@@ -242,16 +242,16 @@ def _to_exponent(g: Context, x: Val, saturate: bool, rounding: str) -> Val:
     fraction = i("bitwise_and", bits, 0x7FFFFF)
     match rounding:
         case "up":
-            more = i("greater", fraction, 0)
+            increment = i("greater", fraction, 0)
         case "down":
-            more = i("less", fraction, 0)
+            increment = i("less", fraction, 0)
         case "nearest":
             # A tie rounds away from an exponent that is not the least.
-            least = g.cast(i("equal", exponent, 0), "int32")
-            more = g.emit("greater_equal", fraction, i("add", least, 1 << 22))
+            is_lowest = g.cast(i("equal", exponent, 0), "int32")
+            increment = g.emit("greater_equal", fraction, i("add", is_lowest, 1 << 22))
         case _:
             raise malformed(f"round_mode={rounding!r}; expected 'up', 'down' or 'nearest'")
-    rounded = i("add", exponent, g.cast(more, "int32"))
+    rounded = i("add", exponent, g.cast(increment, "int32"))
     code = i("minimum", rounded, 254) if saturate else rounded
     return g.cast(g.emit("where", i("equal", exponent, 255), g.const(255, "int32"), code), "uint8")
 

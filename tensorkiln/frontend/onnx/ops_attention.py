@@ -123,8 +123,8 @@ def rotary(
     real = g.emit("sub", g.emit("mul", first, cos), g.emit("mul", second, sin))
     imag = g.emit("add", g.emit("mul", first, sin), g.emit("mul", second, cos))
     if interleaved:
-        both = [g.reshape(t, (b, h, s, half, 1)) for t in (real, imag)]
-        out = g.reshape(g.emit("concat", *both, axis=4), (b, h, s, turned))
+        components = [g.reshape(t, (b, h, s, half, 1)) for t in (real, imag)]
+        out = g.reshape(g.emit("concat", *components, axis=4), (b, h, s, turned))
     else:
         out = g.emit("concat", real, imag, axis=3)
     if turned != depth:

@@ -51,9 +51,9 @@ def col2im(
     for i, (w, size) in enumerate(zip(windows, image, strict=True)):
         # [N, C, placed dimensions, taps that are left, places that are left]
         rank = g.rank(y)
-        left = n - i
-        order = [*range(2 + i), 2 + i, 2 + i + left, *range(3 + i, 2 + i + left)]
-        order += range(3 + i + left, rank)
+        tap_count = n - i
+        order = [*range(2 + i), 2 + i, 2 + i + tap_count, *range(3 + i, 2 + i + tap_count)]
+        order += range(3 + i + tap_count, rank)
         y = overlap_add(g, g.transpose(y, order), 2 + i, w.stride, w.dilation)
         over = size + w.before - (int_value(g.shape(y)[2 + i]) or 0)
         y = pad(g, y, (-w.before, over), (2 + i,), "constant", 0.0)

@@ -23,22 +23,27 @@ def compress(g: Context, x: Val, condition: Val, *, axis: Int | None = None) -> 
     """The slices along a dimension, or the elements without one, where the condition is true."""
     if g.rank(condition) != 1 or not g.type(condition).dtype.is_bool:
         raise malformed(f"a condition of {g.dtype(condition)} and rank {g.rank(condition)}")
-    at = None if axis is None else g.axis(axis, g.rank(x))
-    shape = (None,) if at is None else _but(g.shape(x), at)
-    return dynamic_results(g, "compress", x, condition, shapes=[shape], axis=at)[0]
+    dimension = None if axis is None else g.axis(axis, g.rank(x))
+    shape = (None,) if dimension is None else _but(g.shape(x), dimension)
+    return dynamic_results(g, "compress", x, condition, shapes=[shape], axis=dimension)[0]
 
 
 def unique(g: Context, x: Val, *, axis: Int | None = None, sorted: Int = 1) -> Sequence[Val]:
     """The distinct elements, or slices along a dimension; for each the place of its first
     occurrence; for all of `x` their places among these; and how often each occurs."""
-    at = None if axis is None else g.axis(axis, g.rank(x))
-    values = (None,) if at is None else _but(g.shape(x), at)
-    whole = g.dims.product(g.shape(x)) if at is None else g.shape(x)[at]
-    made = dynamic_results(
-        g, "unique", x, shapes=[values, (None,), (whole,), (None,)], axis=at, sorted=bool(sorted)
+    dimension = None if axis is None else g.axis(axis, g.rank(x))
+    values = (None,) if dimension is None else _but(g.shape(x), dimension)
+    whole = g.dims.product(g.shape(x)) if dimension is None else g.shape(x)[dimension]
+    arrays = dynamic_results(
+        g,
+        "unique",
+        x,
+        shapes=[values, (None,), (whole,), (None,)],
+        axis=dimension,
+        sorted=bool(sorted),
     )
-    count = made[0].tensor.shape[at or 0]
-    return [made[0], g.checked(made[1], (count,)), made[2], g.checked(made[3], (count,))]
+    count = arrays[0].tensor.shape[dimension or 0]
+    return [arrays[0], g.checked(arrays[1], (count,)), arrays[2], g.checked(arrays[3], (count,))]
 
 
 def non_max_suppression(
@@ -54,11 +59,11 @@ def non_max_suppression(
     """The boxes to keep: rows of batch, class and box, by decreasing score in each class."""
     limit = g.const([0], "int64") if limit is None else limit
     overlap = g.const([0], "float32") if overlap is None else overlap
-    given = [limit, overlap] if least is None else [limit, overlap, least]
+    limits = [limit, overlap] if least is None else [limit, overlap, least]
     center = bool(center_point_box)
     shape = [(None, 3)]
     return dynamic_results(
-        g, "non_max_suppression", boxes, scores, *given, shapes=shape, center_point_box=center
+        g, "non_max_suppression", boxes, scores, *limits, shapes=shape, center_point_box=center
     )[0]
 
 

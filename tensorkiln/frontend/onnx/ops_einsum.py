@@ -29,10 +29,12 @@ def einsum(g: Context, x: Val, *more: Val, equation: Str) -> Val:
         operands[k], terms[k] = _diagonals(g, operands[k], term)
     operands, terms = _broadcast(g, operands, terms)
     while len(operands) > 1:
-        rest = set(out).union(*terms[2:])
-        kept = "".join(c for c in dict.fromkeys(terms[0] + terms[1]) if c in rest)
-        y = _contract(g, operands[0], operands[1], terms[0], terms[1], kept)
-        operands[:2], terms[:2] = [y], [kept]
+        later_letters = set(out).union(*terms[2:])
+        result_letters = "".join(
+            c for c in dict.fromkeys(terms[0] + terms[1]) if c in later_letters
+        )
+        y = _contract(g, operands[0], operands[1], terms[0], terms[1], result_letters)
+        operands[:2], terms[:2] = [y], [result_letters]
     y, term = _summed(g, operands[0], terms[0], set(out))
     if set(out) - set(term):
         raise malformed(f"equation={equation!r}: the result names unknown letters")
@@ -41,22 +43,22 @@ def einsum(g: Context, x: Val, *more: Val, equation: Str) -> Val:
 
 def _terms(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     """The letters of each operand and of the result, with letters for the ellipsis."""
-    left, arrow, out = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
+    left_side, arrow, out = equation.replace(" ", "").partition("->")
+    terms = left_side.split(",")
     if len(terms) != len(ranks):
         raise malformed(f"equation={equation!r} is of {len(terms)} operands, not {len(ranks)}")
-    most = 0
+    ellipsis_rank = 0
     for k, (term, rank) in enumerate(zip(terms, ranks, strict=True)):
         hidden = rank - len(term.replace("...", "", 1))
         if hidden < 0 or ("..." not in term and hidden) or hidden > len(_HIDDEN):
             raise malformed(f"equation={equation!r} does not fit operand {k} of rank {rank}")
         terms[k] = term.replace("...", _hidden(hidden), 1)
-        most = max(most, hidden)
+        ellipsis_rank = max(ellipsis_rank, hidden)
     if not arrow:
-        letters = left.replace(",", "").replace(".", "")
+        letters = left_side.replace(",", "").replace(".", "")
         single = sorted(c for c in set(letters) if letters.count(c) == 1)
-        out = _hidden(most) + "".join(single)
-    out = out.replace("...", _hidden(most), 1)
+        out = _hidden(ellipsis_rank) + "".join(single)
+    out = out.replace("...", _hidden(ellipsis_rank), 1)
     letters = "".join(terms) + out
     wrong = [c for c in letters if not (c.isascii() and c.isalpha()) and c not in _HIDDEN]
     if wrong or len(set(out)) != len(out) or set(out) - set("".join(terms)):
@@ -98,11 +100,11 @@ def _broadcast(g: Context, operands: list[Val], terms: list[str]) -> tuple[list[
         if int_value(d) != 1
     }
     for k, (x, term) in enumerate(zip(operands, terms, strict=True)):
-        kept = [
+        mask = [
             not (int_value(d) == 1 and c in wide) for c, d in zip(term, g.shape(x), strict=True)
         ]
-        operands[k] = g.reshape(x, [d for d, keep in zip(g.shape(x), kept, strict=True) if keep])
-        terms[k] = "".join(c for c, keep in zip(term, kept, strict=True) if keep)
+        operands[k] = g.reshape(x, [d for d, keep in zip(g.shape(x), mask, strict=True) if keep])
+        terms[k] = "".join(c for c, keep in zip(term, mask, strict=True) if keep)
     return operands, terms
 
 

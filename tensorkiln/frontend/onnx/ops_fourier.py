@@ -39,8 +39,8 @@ def dft_20(
     onesided: Int = 0,
 ) -> Val:
     """DFT with its axis as an operand; by default the last dimension of the signal."""
-    at = -2 if axis is None else int(g.scalar(axis, "axis"))
-    return _dft(g, x, length, at, bool(inverse), bool(onesided))
+    dimension = -2 if axis is None else int(g.scalar(axis, "axis"))
+    return _dft(g, x, length, dimension, bool(inverse), bool(onesided))
 
 
 def _dft(g: Context, x: Val, length: Val | None, axis: int, inverse: bool, onesided: bool) -> Val:
@@ -52,29 +52,29 @@ def _dft(g: Context, x: Val, length: Val | None, axis: int, inverse: bool, onesi
     rank = g.rank(x)
     if rank < 2:
         raise malformed(f"expected a signal and its parts, got {rank} dimension(s)")
-    at = g.axis(axis, rank)
-    if at == rank - 1:
+    dimension = g.axis(axis, rank)
+    if dimension == rank - 1:
         raise malformed(f"axis={axis} is the dimension of real and imaginary parts")
     parts = int_value(g.shape(x)[-1])
     if parts not in (1, 2):
         raise malformed(f"the last dimension must be 1 or 2, got {parts}")
     if onesided and parts != 1 + inverse:
         raise malformed(f"onesided takes {1 + inverse} part(s) here, got {parts}")
-    given = int_value(g.shape(x)[at])
-    if given is None:
+    extent = int_value(g.shape(x)[dimension])
+    if extent is None:
         raise unsupported("the signal's length is symbolic", "freeze={name: size}")
     half = onesided and inverse
-    size = 2 * (given - 1) if half else given
+    size = 2 * (extent - 1) if half else extent
     if length is not None:
         size = int(g.scalar(length, "dft_length"))
     if size < 1:
         raise malformed(f"a transform of {size} elements")
-    order = [i for i in range(rank - 1) if i != at] + [at]
+    order = [i for i in range(rank - 1) if i != dimension] + [dimension]
     signals = []
     for part in range(parts):
         begin, lead = (*[0] * (rank - 1), part), g.shape(x)[:-1]
-        one = g.emit("slice", x, begin=begin, strides=(1,) * rank, shape=(*lead, 1))
-        signals.append(_cut(g, g.transpose(g.reshape(one, lead), order), bins(size, half)))
+        component = g.emit("slice", x, begin=begin, strides=(1,) * rank, shape=(*lead, 1))
+        signals.append(_cut(g, g.transpose(g.reshape(component, lead), order), bins(size, half)))
     factor = float(size) ** -int(inverse)
     results = transform(g, signals, size, inverse=inverse, onesided=onesided, factor=factor)
     back = [order.index(i) for i in range(rank - 1)]
@@ -154,12 +154,12 @@ def mel_weight_matrix(
     if places[0] < 0 or places[-1] > rows:
         raise malformed(f"frequencies to {edges[1]} Hz are beyond half of {rate} Hz")
     line = np.arange(rows)[:, None]
-    left, middle, right = places[:-2], places[1:-1], places[2:]
+    start, middle, end = places[:-2], places[1:-1], places[2:]
     with np.errstate(all="ignore"):
-        rising = np.where((line >= left) & (line <= middle), (line - left) / (middle - left), 0)
-        falling = np.where((line >= middle) & (line < right), (right - line) / (right - middle), 0)
-    rising = np.where(left == middle, line == middle, rising)
-    weights = np.where((line >= middle) & (right > middle) & (line < right), falling, rising)
+        rising = np.where((line >= start) & (line <= middle), (line - start) / (middle - start), 0)
+        falling = np.where((line >= middle) & (line < end), (end - line) / (end - middle), 0)
+    rising = np.where(start == middle, line == middle, rising)
+    weights = np.where((line >= middle) & (end > middle) & (line < end), falling, rising)
     return g.const(weights, dtype_name(output_datatype, "output_datatype"))
 
 

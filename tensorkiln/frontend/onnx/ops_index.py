@@ -60,11 +60,11 @@ def _computed_slice(
         raise unsupported("starts has a number of elements that is not known")
     by = g.const([1] * count, "int64") if steps is None else steps
     if axes is None or not is_computed(g, axes):
-        where = g.axes(range(count) if axes is None else g.ints(axes, "axes"), rank)
-        axes = g.const(where, "int64")
+        dimensions = g.axes(range(count) if axes is None else g.ints(axes, "axes"), rank)
+        axes = g.const(dimensions, "int64")
     else:
-        where = tuple(range(rank))
-    shape = [None if i in where else d for i, d in enumerate(g.shape(x))]
+        dimensions = tuple(range(rank))
+    shape = [None if i in dimensions else d for i, d in enumerate(g.shape(x))]
     return dynamic_results(
         g, "slice_dynamic", x, starts, ends, axes, by, shapes=[shape], node=g.span or "slice"
     )[0]
@@ -79,15 +79,15 @@ def _slice(
     steps: Sequence[int] | None,
 ) -> Val:
     rank = g.rank(x)
-    where = g.axes(range(len(starts)) if axes is None else axes, rank)
-    by = [1] * len(where) if steps is None else list(steps)
-    if not len(starts) == len(ends) == len(where) == len(by):
+    dimensions = g.axes(range(len(starts)) if axes is None else axes, rank)
+    by = [1] * len(dimensions) if steps is None else list(steps)
+    if not len(starts) == len(ends) == len(dimensions) == len(by):
         raise malformed("starts, ends, axes and steps have different lengths")
     if 0 in by:
         raise malformed("a step is 0")
     begin: list[Expr] = [IntImm(0)] * rank
     strides, shape = [1] * rank, list(g.shape(x))
-    for axis, start, end, step in zip(where, starts, ends, by, strict=True):
+    for axis, start, end, step in zip(dimensions, starts, ends, by, strict=True):
         step = max(-ADDRESSES, min(step, ADDRESSES))  # so that sums with it fit int64
         strides[axis] = step
         begin[axis], shape[axis] = _range(g, start, end, step, shape[axis])
@@ -112,37 +112,38 @@ def _range(g: Context, start: Expr, end: Expr, step: int, extent: Expr) -> tuple
     return lo, count
 
 
-def _clamp(g: Context, at: Expr, extent: Expr, low: ExprLike, high: int) -> Expr:
-    """The bound `at`, counted from the end when negative, clamped to [low, extent + high].
+def _clamp(g: Context, limit: Expr, extent: Expr, low: ExprLike, high: int) -> Expr:
+    """`limit`, counted from the end when negative, clamped to [low, extent + high].
 
-    NodeProblem if `at` is negative for some sizes and not for others.
+    NodeProblem if `limit` is negative for some sizes and not for others.
     """
-    dims, value, size = g.dims, int_value(at), int_value(extent)
+    dims, value, size = g.dims, int_value(limit), int_value(extent)
     top = dims.simplify(extent + high)
     if value is not None and size is not None:
-        least, most = int_value(dims.simplify(as_expr(low))), int_value(top)
-        assert least is not None and most is not None
-        return as_expr(max(least, min(value + size if value < 0 else value, most)))
+        lower, upper = int_value(dims.simplify(as_expr(low))), int_value(top)
+        assert lower is not None and upper is not None
+        return as_expr(max(lower, min(value + size if value < 0 else value, upper)))
     if value is not None:
         if abs(value) > (ADDRESSES if dims.is_computed(extent) else _FAR):
             if abs(value) <= ADDRESSES:
                 dims.assume(binary("le", extent, abs(value)))
             return top if value > 0 else as_expr(low)
-        index = extent + value if value < 0 else at
+        index = extent + value if value < 0 else limit
         return dims.max(low, dims.min(index, top))
-    if dims.holds(binary("lt", at, 0)):
-        return dims.max(low, dims.min(extent + at, top))
-    if not dims.holds(binary("ge", at, 0)):
+    if dims.holds(binary("lt", limit, 0)):
+        return dims.max(low, dims.min(extent + limit, top))
+    if not dims.holds(binary("ge", limit, 0)):
         raise unsupported("a bound may be negative or not, depending on a symbolic dimension")
-    if size is not None and not dims.holds(binary("gt", at, top)):
+    if size is not None and not dims.holds(binary("gt", limit, top)):
         # A symbolic bound of a dimension of fixed size, such as the first `seq` rows of a table of
         # positions: assume that it fits, so that the slice has `seq` rows for every size.
-        if not dims.holds(binary("le", at, top)):
-            if dims.is_computed(at):  # not known when the call begins, where conditions are checked
-                return dims.max(low, dims.min(at, top))
-            dims.assume(binary("le", at, top))
-        return dims.simplify(at)
-    return dims.max(low, dims.min(at, top))
+        if not dims.holds(binary("le", limit, top)):
+            if dims.is_computed(limit):
+                # Not known when the call begins, where conditions are checked.
+                return dims.max(low, dims.min(limit, top))
+            dims.assume(binary("le", limit, top))
+        return dims.simplify(limit)
+    return dims.max(low, dims.min(limit, top))
 
 
 def gather_nd(g: Context, x: Val, indices: Val, *, batch_dims: Int = 0) -> Val:
@@ -179,10 +180,10 @@ def one_hot(g: Context, indices: Val, depth: Val, values: Val, *, axis: Int = -1
     else:
         n = extent_of(g, g.cast(depth, "int64"), "depth")
     rank = g.rank(indices) + 1
-    at = g.axis(axis, rank)
+    dimension = g.axis(axis, rank)
     lead = list(g.shape(indices))
-    index = g.reshape(nonnegative(g, indices, n), [*lead[:at], 1, *lead[at:]])
-    line = g.iota(n, rank, at)
+    index = g.reshape(nonnegative(g, indices, n), [*lead[:dimension], 1, *lead[dimension:]])
+    line = g.iota(n, rank, dimension)
     pick = [
         g.reshape(g.emit("slice", values, begin=(i,), strides=(1,), shape=(1,)), ()) for i in (0, 1)
     ]

@@ -39,18 +39,18 @@ def batch_norm(
     axes = tuple(i for i in range(g.rank(x)) if i != 1)
     wide = g.cast(x, "float32") if g.dtype(x) in HALF_TYPES else x
     center = g.emit("mean", wide, axes=axes, keepdims=True)
-    off = g.emit("sub", wide, center)
-    spread = g.emit("mean", g.emit("mul", off, off), axes=axes, keepdims=True)
+    difference = g.emit("sub", wide, center)
+    spread = g.emit("mean", g.emit("mul", difference, difference), axes=axes, keepdims=True)
     factor = g.emit("rsqrt", g.emit("add", spread, g.like(epsilon, spread)))
     scaled, shift = (
         g.cast(normalization.per_channel(g, v, x), g.dtype(wide)) for v in (scale, bias)
     )
-    y = g.emit("add", g.emit("mul", g.emit("mul", off, factor), scaled), shift)
+    y = g.emit("add", g.emit("mul", g.emit("mul", difference, factor), scaled), shift)
     running = []
     for old, new in ((mean, center), (var, spread)):
         now = g.cast(g.reshape(new, g.shape(old)), g.dtype(old))
-        kept = g.emit("mul", old, g.like(momentum, old))
-        running.append(g.emit("add", kept, g.emit("mul", now, g.like(1 - momentum, old))))
+        old_share = g.emit("mul", old, g.like(momentum, old))
+        running.append(g.emit("add", old_share, g.emit("mul", now, g.like(1 - momentum, old))))
     return g.cast(y, g.dtype(x)), *running
 
 
@@ -76,9 +76,9 @@ def rms_norm(
     g: Context, x: Val, scale: Val, *, axis: Int = -1, epsilon: Float = 1e-5, stash_type: Int = 1
 ) -> Val:
     """x / sqrt(mean(x^2) + eps) * scale"""
-    at = g.axis(axis, g.rank(x))
+    dimension = g.axis(axis, g.rank(x))
     x, scale = unidirectional(g, x, scale, "scale")
-    axes = tuple(range(at, g.rank(x)))
+    axes = tuple(range(dimension, g.rank(x)))
     square = g.emit("mean", g.emit("mul", x, x), axes=axes, keepdims=True)
     factor = g.emit("rsqrt", g.emit("add", square, g.like(epsilon, x)))
     return g.emit("mul", g.emit("mul", x, factor), scale)
@@ -113,10 +113,11 @@ def group_norm_18(
     c = int_value(g.shape(x)[1])
     if c is None or c % num_groups:
         raise malformed(f"{num_groups} groups do not divide the channels")
-    each = c // num_groups
+    group_size = c // num_groups
     full = [
         g.reshape(
-            g.emit("broadcast_to", g.reshape(v, (num_groups, 1)), shape=(num_groups, each)), (c,)
+            g.emit("broadcast_to", g.reshape(v, (num_groups, 1)), shape=(num_groups, group_size)),
+            (c,),
         )
         for v in (scale, bias)
     ]
@@ -125,20 +126,20 @@ def group_norm_18(
 
 def mean_variance_normalization(g: Context, x: Val, *, axes: Ints = (0, 2, 3)) -> Val:
     """(x - mean(x)) / (standard deviation + 1e-9), over `axes`"""
-    at = g.axes(axes, g.rank(x))
-    off = g.emit("sub", x, g.emit("mean", x, axes=at, keepdims=True))
-    variance = g.emit("mean", g.emit("mul", off, off), axes=at, keepdims=True)
+    dimensions = g.axes(axes, g.rank(x))
+    difference = g.emit("sub", x, g.emit("mean", x, axes=dimensions, keepdims=True))
+    variance = g.emit("mean", g.emit("mul", difference, difference), axes=dimensions, keepdims=True)
     deviation = g.emit("add", g.emit("sqrt", variance), g.like(1e-9, x))
-    return g.emit("div", off, deviation)
+    return g.emit("div", difference, deviation)
 
 
 def lp_normalization(g: Context, x: Val, *, axis: Int = -1, p: Int = 2) -> Val:
     """Divide by the L1 or L2 norm along a dimension; where the norm is 0, the result is 0."""
-    at = (g.axis(axis, g.rank(x)),)
+    dimensions = (g.axis(axis, g.rank(x)),)
     if p == 1:
-        size = g.emit("sum", g.emit("abs", x), axes=at, keepdims=True)
+        size = g.emit("sum", g.emit("abs", x), axes=dimensions, keepdims=True)
     elif p == 2:
-        size = g.emit("sqrt", g.emit("sum", g.emit("mul", x, x), axes=at, keepdims=True))
+        size = g.emit("sqrt", g.emit("sum", g.emit("mul", x, x), axes=dimensions, keepdims=True))
     else:
         raise malformed(f"p={p}; expected 1 or 2")
     empty = g.emit("equal", size, g.like(0, x))

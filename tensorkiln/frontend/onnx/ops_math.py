@@ -42,22 +42,22 @@ def variadic(name: str) -> Importer:
     """The importer of Sum, Max or Min: `name` over one or more broadcasting operands, from the
     left."""
 
-    def run(g: Context, x: Val, *more: Val) -> Val:
-        _same_dtype(g, x, *more)
-        for y in more:
+    def run(g: Context, x: Val, *operands: Val) -> Val:
+        _same_dtype(g, x, *operands)
+        for y in operands:
             x = g.emit(name, x, y)
         return x
 
     return run
 
 
-def mean(g: Context, x: Val, *more: Val) -> Val:
+def mean(g: Context, x: Val, *operands: Val) -> Val:
     """The mean of one or more broadcasting operands."""
-    _same_dtype(g, x, *more)
+    _same_dtype(g, x, *operands)
     total = x
-    for y in more:
+    for y in operands:
         total = g.emit("add", total, y)
-    return g.emit("mul", total, g.like(1 / (1 + len(more)), total)) if more else x
+    return g.emit("mul", total, g.like(1 / (1 + len(operands)), total)) if operands else x
 
 
 def mod(g: Context, a: Val, b: Val, *, fmod: Int = 0) -> Val:
@@ -201,8 +201,8 @@ def clip_6(g: Context, x: Val, *, min: Float = -math.inf, max: Float = math.inf)
 
 def clip_11(g: Context, x: Val, low: Val | None = None, high: Val | None = None) -> Val:
     """Clip with its bounds as operands; constant bounds of floats become attributes of `clip`."""
-    for bound in (low, high):
-        if bound is not None and g.rank(bound) > 1:
+    for limit in (low, high):
+        if limit is not None and g.rank(limit) > 1:
             raise malformed("the bounds of Clip must be scalars")
     floats = g.type(x).dtype.is_float
     if floats and all(b is None or hasattr(b, "array") for b in (low, high)):
@@ -210,10 +210,10 @@ def clip_11(g: Context, x: Val, low: Val | None = None, high: Val | None = None)
         if values == [None, None]:
             return x
         return g.emit("clip", x, min=values[0], max=values[1])
-    for name, bound in (("maximum", low), ("minimum", high)):
-        if bound is not None:
-            _same_dtype(g, x, bound)
-            x = g.emit(name, x, g.reshape(bound, ()))
+    for name, limit in (("maximum", low), ("minimum", high)):
+        if limit is not None:
+            _same_dtype(g, x, limit)
+            x = g.emit(name, x, g.reshape(limit, ()))
     return x
 
 

@@ -98,8 +98,8 @@ def one_hot_encoder(
         return is_one_of(g, x, cats_strings)
     if cats_strings or not cats_int64s:
         raise unsupported("cats_strings", _NO_STRINGS)
-    own = g.reshape(g.cast(x, "int64"), (*g.shape(x), 1))
-    return g.cast(g.emit("equal", own, g.const(cats_int64s, "int64")), "float32")
+    elements = g.reshape(g.cast(x, "int64"), (*g.shape(x), 1))
+    return g.cast(g.emit("equal", elements, g.const(cats_int64s, "int64")), "float32")
 
 
 def feature_vectorizer(g: Context, x: Val, *more: Val, inputdimensions: Ints = ()) -> Val:
@@ -195,27 +195,27 @@ def _encoded(
         raise malformed(f"{keys.size} keys for {values.size} values")
     if isinstance(x, Texts):
         return looked_up(g, x, keys.tolist(), values, default)
-    own = g.reshape(x, (*g.shape(x), 1))
-    hit = g.emit("equal", own, g.const(keys, g.type(x).dtype))
+    elements = g.reshape(x, (*g.shape(x), 1))
+    hit = g.emit("equal", elements, g.const(keys, g.type(x).dtype))
     if odd_keys and keys.dtype.kind == "f" and np.isnan(keys).any():
-        odd = g.emit("logical_and", g.emit("isnan", own), g.const(np.isnan(keys), "bool"))
+        odd = g.emit("logical_and", g.emit("isnan", elements), g.const(np.isnan(keys), "bool"))
         hit = g.emit("logical_or", hit, odd)
     number = g.cast(hit, "int32")
     first = g.emit("argmax", number, axis=g.rank(x), keepdims=False)
-    found = g.emit("max", number, axes=(g.rank(x),), keepdims=False)
+    has_key = g.emit("max", number, axes=(g.rank(x),), keepdims=False)
     picked = g.emit("take", constant(values), first, axis=0)
-    return g.emit("where", g.cast(found, "bool"), picked, g.const(default, str(values.dtype)))
+    return g.emit("where", g.cast(has_key, "bool"), picked, g.const(default, str(values.dtype)))
 
 
 def _given(
-    floats: Floats, ints: Ints, what: str = "values", array: Array | None = None
+    floats: Floats, ints: Ints, subject: str = "values", array: Array | None = None
 ) -> np.ndarray:
     """The one list that is given."""
     pairs = ((floats, np.float32), (ints, np.int64))
     lists = [np.asarray(v, dtype) for v, dtype in pairs if len(v)]
     lists += [array] if array is not None else []
     if len(lists) != 1:
-        raise malformed(f"expected one list of {what}, got {len(lists)}")
+        raise malformed(f"expected one list of {subject}, got {len(lists)}")
     return lists[0]
 
 
@@ -242,8 +242,8 @@ def transformed(g: Context, x: Val, name: str) -> Val:
             parts = g.emit("where", tiny, small, grown)
             total = g.emit("sum", parts, axes=(1,), keepdims=True)
             return g.emit("div", parts, total)
-    known = ", ".join(map(repr, TRANSFORMS[:-1]))
-    raise unsupported(f"post_transform={name!r}", f"supported: {known}")
+    choices = ", ".join(map(repr, TRANSFORMS[:-1]))
+    raise unsupported(f"post_transform={name!r}", f"supported: {choices}")
 
 
 def labels(g: Context, index: Val, ints: Sequence[int], strings: Sequence[str]) -> Val | Texts:
@@ -278,8 +278,8 @@ def _scores(
     if len(intercepts) not in (0, count):
         raise malformed(f"{len(intercepts)} intercepts for {count} results")
     matrix = np.asarray(coefficients, np.float32).reshape(count, features).T
-    more = [g.const(intercepts, "float32")] if intercepts else []
-    return g.emit("linear", g.cast(x, "float32"), g.const(matrix, "float32"), *more)
+    bias = [g.const(intercepts, "float32")] if intercepts else []
+    return g.emit("linear", g.cast(x, "float32"), g.const(matrix, "float32"), *bias)
 
 
 def linear_classifier(
@@ -316,8 +316,8 @@ def _two_classes(
     positive = g.reshape(g.emit("greater", score, g.like(0, score)), (g.shape(score)[0],))
     label = labels(g, g.cast(positive, "int64"), ints, strings)
     score = transformed(g, score, transform)
-    other = g.emit("sub", g.like(1, score), score)
-    return label, g.emit("concat", other, score, axis=1)
+    first_score = g.emit("sub", g.like(1, score), score)
+    return label, g.emit("concat", first_score, score, axis=1)
 
 
 def svm_regressor(
@@ -374,7 +374,7 @@ def svm_classifier(
     classes what is greater than 0 if the first is chosen; of two classes that score's opposite, and
     it. The label is that of the class with the most votes of pairs."""
     classes = len(classlabels_ints) or len(classlabels_strings)
-    total, both = sum(vectors_per_class), pairs(classes)
+    total, class_pairs = sum(vectors_per_class), pairs(classes)
     features = int_value(g.shape(x)[-1]) if g.rank(x) == 2 else None
     if features is None:
         raise malformed("expected x [N, features]")
@@ -384,23 +384,25 @@ def svm_classifier(
         raise malformed(f"{list(vectors_per_class)} support vectors for {classes} classes")
     if len(support_vectors) != total * features or len(coefficients) != total * (classes - 1):
         raise malformed(f"{total} support vectors of {features} features for {classes} classes")
-    if len(rho) != len(both) or {len(prob_a), len(prob_b)} not in ({0}, {len(both)}):
-        raise malformed(f"{len(rho)} rho, {len(prob_a)} prob_a for {len(both)} pairs of classes")
+    if len(rho) != len(class_pairs) or {len(prob_a), len(prob_b)} not in ({0}, {len(class_pairs)}):
+        raise malformed(
+            f"{len(rho)} rho, {len(prob_a)} prob_a for {len(class_pairs)} pairs of classes"
+        )
     vectors = np.asarray(support_vectors, np.float32).reshape(total, features)
     weights = np.asarray(coefficients, np.float32).reshape(classes - 1, total)
     ends = np.cumsum(vectors_per_class)
-    matrix = np.zeros((total, len(both)), np.float32)
-    for k, (i, j) in enumerate(both):
-        for own, row in ((i, j - 1), (j, i)):
-            part = slice(ends[own] - vectors_per_class[own], ends[own])
+    matrix = np.zeros((total, len(class_pairs)), np.float32)
+    for k, (i, j) in enumerate(class_pairs):
+        for class_index, row in ((i, j - 1), (j, i)):
+            part = slice(ends[class_index] - vectors_per_class[class_index], ends[class_index])
             matrix[part, k] = weights[row, part]
     near = _kernel(g, g.cast(x, "float32"), vectors, kernel_type, kernel_params)
     scores = g.emit("linear", near, g.const(matrix, "float32"), g.const(rho, "float32"))
     # A pair's vote is for the first class, or else for the second: a product counts the votes.
-    votes = np.zeros((len(both), classes), np.float32)
-    for k, (i, j) in enumerate(both):
+    votes = np.zeros((len(class_pairs), classes), np.float32)
+    for k, (i, j) in enumerate(class_pairs):
         votes[k, i], votes[k, j] = 1, -1
-    always = [sum(j == c for _, j in both) for c in range(classes)]
+    always = [sum(j == c for _, j in class_pairs) for c in range(classes)]
     chosen = g.cast(g.emit("greater", scores, g.like(0, scores)), "float32")
     count = g.emit("linear", chosen, g.const(votes, "float32"), g.const(always, "float32"))
     index = g.emit("argmax", count, axis=1, keepdims=False)
@@ -411,7 +413,7 @@ def svm_classifier(
         value = g.emit("maximum", value, g.const(1e-7, "float32"))
         scores = g.emit("coupled", value, classes=classes)
     label = labels(g, index, classlabels_ints, classlabels_strings)
-    if len(both) == 1 and not prob_a:
+    if len(class_pairs) == 1 and not prob_a:
         if post_transform != "NONE":
             raise unsupported(f"post_transform={post_transform!r} of one score for two classes")
         return label, g.emit("concat", g.emit("neg", scores), scores, axis=1)
@@ -423,9 +425,9 @@ def _kernel(g: Context, x: Val, vectors: np.ndarray, kind: str, params: Sequence
     gamma, shift, degree = (*params[:3], *(0.0, 0.0, 3.0)[len(params) :])
     if kind == "RBF":
         square = np.sum(vectors * vectors, axis=1)
-        own = g.emit("sum", g.emit("mul", x, x), axes=(1,), keepdims=True)
+        norms = g.emit("sum", g.emit("mul", x, x), axes=(1,), keepdims=True)
         dot = g.emit("linear", x, g.const(-2 * vectors.T, "float32"), g.const(square, "float32"))
-        far = g.emit("maximum", g.emit("add", dot, own), g.const(0, "float32"))
+        far = g.emit("maximum", g.emit("add", dot, norms), g.const(0, "float32"))
         return g.emit("exp", g.emit("mul", far, g.const(-gamma, "float32")))
     dot = g.emit("linear", x, g.const(vectors.T, "float32"))
     if kind == "LINEAR":

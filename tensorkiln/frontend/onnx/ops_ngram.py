@@ -54,7 +54,7 @@ def tf_idf_vectorizer(
     count = sum(map(len, grams.values()))
     if count != len(ngram_indexes):
         raise malformed(f"{len(ngram_indexes)} ngram_indexes for the {count} n-grams of the pool")
-    grams = {n: found for n, found in grams.items() if min_gram_length <= n <= max_gram_length}
+    grams = {n: index for n, index in grams.items() if min_gram_length <= n <= max_gram_length}
     # Behind its end a row has a number that no n-gram has, so that one may begin at each place.
     after = (max(grams, default=1) - 1) * (max_skip_count + 1)
     padded = g.emit(
@@ -64,18 +64,18 @@ def tf_idf_vectorizer(
         after=(0, after),
         value=min(pool_int64s, default=0) - 1,
     )
-    made: list[Val] = []
+    columns: list[Val] = []
     places: list[int] = []
     scales: list[float] = []
-    for found in grams.values():
-        made.append(_counts(g, padded, (lead, length), np.array(list(found)), max_skip_count))
-        numbers = list(found.values())
+    for index in grams.values():
+        columns.append(_counts(g, padded, (lead, length), np.array(list(index)), max_skip_count))
+        numbers = list(index.values())
         places += [ngram_indexes[k] for k in numbers]
         scales += [weights[k] if weights else 1.0 for k in numbers]
-    if not made:
+    if not columns:
         result = g.emit("full", value=0.0, shape=(lead, size), dtype="float32")
     else:
-        counts = made[0] if len(made) == 1 else g.emit("concat", *made, axis=1)
+        counts = columns[0] if len(columns) == 1 else g.emit("concat", *columns, axis=1)
         if mode == "IDF":
             counts = g.cast(g.emit("greater", counts, g.like(0, counts)), "float32")
         if mode != "TF" and weights:
@@ -86,18 +86,18 @@ def tf_idf_vectorizer(
 
 def _grams(pool: Sequence[int], first: Sequence[int]) -> dict[int, dict[tuple[int, ...], int]]:
     """By length the n-grams, each with its number in the pool."""
-    made: dict[int, dict[tuple[int, ...], int]] = {}
+    grams: dict[int, dict[tuple[int, ...], int]] = {}
     number = 0
     for n, (begin, end) in enumerate(zip(first, [*first[1:], len(pool)], strict=True), 1):
         if not 0 <= begin <= end <= len(pool) or (end - begin) % n:
             raise malformed(f"ngram_counts={list(first)} does not divide the pool of {len(pool)}")
         runs = [tuple(pool[k : k + n]) for k in range(begin, end, n)]
         if runs:
-            made[n] = {run: number + k for k, run in enumerate(runs)}
-            if len(made[n]) < len(runs):
+            grams[n] = {run: number + k for k, run in enumerate(runs)}
+            if len(grams[n]) < len(runs):
                 raise malformed("the pool has an n-gram twice")
         number += len(runs)
-    return made
+    return grams
 
 
 def _counts(g: Context, padded: Val, shape: tuple[Expr, ...], pool: np.ndarray, skips: int) -> Val:
@@ -105,8 +105,8 @@ def _counts(g: Context, padded: Val, shape: tuple[Expr, ...], pool: np.ndarray, 
     n = pool.shape[1]
 
     def same(k: int, distance: int) -> Val:
-        own = g.emit("slice", padded, begin=(0, k * distance), strides=(1, 1), shape=shape)
-        return g.emit("equal", g.reshape(own, (*shape, 1)), g.const(pool[:, k], "int64"))
+        window = g.emit("slice", padded, begin=(0, k * distance), strides=(1, 1), shape=shape)
+        return g.emit("equal", g.reshape(window, (*shape, 1)), g.const(pool[:, k], "int64"))
 
     def found(distance: int) -> Val:
         parts = [same(k, distance) for k in range(n)]

@@ -31,16 +31,16 @@ def pad_11(
     rank = g.rank(x)
     if axes is not None and is_computed(g, axes):
         pads, axes = _of_all_axes(g, pads, axes, rank), None
-    where = tuple(range(rank)) if axes is None else g.axes(g.ints(axes, "axes"), rank)
+    dimensions = tuple(range(rank)) if axes is None else g.axes(g.ints(axes, "axes"), rank)
     widths = _decided_by_data(g, pads) if is_computed(g, pads) else _constant_widths(g, pads)
     if value is None or isinstance(value, Constant):
         fill = 0.0 if value is None else g.scalar(value, "the padding value")
-        return pad_by(g, x, widths, where, mode, fill)
-    y = pad_by(g, x, widths, where, mode, 0.0)
+        return pad_by(g, x, widths, dimensions, mode, fill)
+    y = pad_by(g, x, widths, dimensions, mode, 0.0)
     if mode != "constant":
         return y
-    ones = g.emit("full", shape=g.shape(x), value=1, dtype="uint8")
-    inside = g.cast(pad_by(g, ones, widths, where, mode, 0.0), "bool")
+    mask = g.emit("full", shape=g.shape(x), value=1, dtype="uint8")
+    inside = g.cast(pad_by(g, mask, widths, dimensions, mode, 0.0), "bool")
     return g.emit("where", inside, y, g.reshape(value, ()))
 
 
@@ -66,8 +66,8 @@ def _of_all_axes(g: Context, pads: Val, axes: Val, rank: int) -> Val:
     twice = g.emit("max", per_axis, axes=(0,), keepdims=False)
     expected = axes_of_rank(count, rank)
     require_one_of(g, g.emit("mul", named, twice), [count], "axes", axes, expected)
-    each = g.reshape(g.cast(pads, "int64"), (2, count, 1))
-    spread = g.emit("sum", g.emit("mul", each, hot), axes=(1,), keepdims=False)
+    amounts = g.reshape(g.cast(pads, "int64"), (2, count, 1))
+    spread = g.emit("sum", g.emit("mul", amounts, hot), axes=(1,), keepdims=False)
     return g.reshape(spread, (2 * rank,))
 
 

@@ -72,11 +72,11 @@ def lp_pool(
         dims = g.shape(image)
         after = [_reach(window, extent) for window, extent in zip((h, w), dims[2:], strict=True)]
         flat = g.reshape(image, (g.dims.product(dims[:2]), 1, *dims[2:]))
-        ones = g.emit("full", shape=(1, 1, h.kernel, w.kernel), value=1.0, dtype=g.dtype(image))
+        kernel = g.emit("full", shape=(1, 1, h.kernel, w.kernel), value=1.0, dtype=g.dtype(image))
         y = g.emit(
             "conv2d",
             flat,
-            ones,
+            kernel,
             strides=(h.stride, w.stride),
             padding=(h.before, w.before, *after),
             dilation=(h.dilation, w.dilation),

@@ -31,34 +31,38 @@ def _along(g: Context, v: Val, x: Val, axis: int) -> Val:
         return g.reshape(v, ())  # `axis` is not checked: exporters write one out of range here
     if g.rank(x) == 0:
         raise malformed("a scalar operand needs scalar parameters")
-    at = g.axis(axis, g.rank(x))
-    return g.reshape(v, [g.shape(v)[0] if i == at else 1 for i in range(g.rank(x))])
+    dimension = g.axis(axis, g.rank(x))
+    return g.reshape(v, [g.shape(v)[0] if i == dimension else 1 for i in range(g.rank(x))])
 
 
-def _require_quantised(dtype: str, known: tuple[str, ...] = QUANTISED) -> None:
-    if dtype not in known:
-        raise unsupported(f"quantised type {dtype}", f"supported: {', '.join(known)}", kind="dtype")
+def _require_quantised(dtype: str, choices: tuple[str, ...] = QUANTISED) -> None:
+    if dtype not in choices:
+        raise unsupported(
+            f"quantised type {dtype}", f"supported: {', '.join(choices)}", kind="dtype"
+        )
 
 
 def _spread(g: Context, v: Val, x: Val, axis: int, block: int) -> Val:
     """A parameter so that it broadcasts with `x`: per element of `axis`, or per `block` of them."""
     if not block:
         return _along(g, v, x, axis)
-    at = g.axis(axis, g.rank(x))
-    shape, extent = g.shape(v), g.shape(x)[at]
-    wide, count = int_value(extent), int_value(shape[at]) if g.rank(v) == g.rank(x) else None
+    dimension = g.axis(axis, g.rank(x))
+    shape, extent = g.shape(v), g.shape(x)[dimension]
+    wide, count = int_value(extent), int_value(shape[dimension]) if g.rank(v) == g.rank(x) else None
     if wide is None or count is None or -(-wide // block) != count or block < 1:
         raise malformed(
             f"block_size={block} for an extent of {extent}: expected a scale for each block, of "
             f"the operand's {g.rank(x)} dimensions"
         )
-    column = g.reshape(v, (*shape[: at + 1], 1, *shape[at + 1 :]))
-    many = g.emit("broadcast_to", column, shape=(*shape[: at + 1], block, *shape[at + 1 :]))
-    flat = g.reshape(many, (*shape[:at], count * block, *shape[at + 1 :]))
-    begin, kept = (0,) * g.rank(x), (*shape[:at], extent, *shape[at + 1 :])
+    column = g.reshape(v, (*shape[: dimension + 1], 1, *shape[dimension + 1 :]))
+    many = g.emit(
+        "broadcast_to", column, shape=(*shape[: dimension + 1], block, *shape[dimension + 1 :])
+    )
+    flat = g.reshape(many, (*shape[:dimension], count * block, *shape[dimension + 1 :]))
+    begin, final_shape = (0,) * g.rank(x), (*shape[:dimension], extent, *shape[dimension + 1 :])
     if count * block == wide:
         return flat
-    return g.emit("slice", flat, begin=begin, strides=(1,) * g.rank(x), shape=kept)
+    return g.emit("slice", flat, begin=begin, strides=(1,) * g.rank(x), shape=final_shape)
 
 
 def quantize(
@@ -78,34 +82,34 @@ def quantize(
     x, scale = _plain(x, "x"), _plain(scale, "scale")
     if precision and dtype_name(precision, "precision") not in PRECISIONS:
         raise unsupported("precision=float64", "the quotient is computed in float32")
-    wanted = element_type(output_dtype, "output_dtype") if output_dtype else "uint8"
+    output_type = element_type(output_dtype, "output_dtype") if output_dtype else "uint8"
     if zero is not None:
-        found = zero.format if isinstance(zero, Narrow) else g.dtype(zero)
-        if output_dtype and wanted != found:
+        zero_type = zero.format if isinstance(zero, Narrow) else g.dtype(zero)
+        if output_dtype and output_type != zero_type:
             raise malformed("output_dtype is not the element type of the zero point")
-        wanted = found
+        output_type = zero_type
     wide_type = "float64" if g.dtype(x) == "int32" else "float32"
     scale = _spread(g, g.cast(g.cast(scale, "float32"), wide_type), x, axis, block_size)
     wide = g.cast(x, wide_type)
-    if isinstance(wanted, Format) and (wanted.is_float or wanted is SCALE):
+    if isinstance(output_type, Format) and (output_type.is_float or output_type is SCALE):
         _require_no_zero(g, zero)
-        return encoded(g, g.emit("div", wide, scale), wanted, bool(saturate))
-    stored = wanted.row.storage if isinstance(wanted, Format) else wanted
+        return encoded(g, g.emit("div", wide, scale), output_type, bool(saturate))
+    stored = output_type.row.storage if isinstance(output_type, Format) else output_type
     _require_quantised(stored)
     point = zero.stored if isinstance(zero, Narrow) else zero
     point = g.const(0, stored) if point is None else _spread(g, point, x, axis, block_size)
-    if isinstance(wanted, str):
+    if isinstance(output_type, str):
         return g.emit("quantize", wide, scale, point)
-    low, high = wanted.row.limits
+    low, high = output_type.row.limits
     whole = g.emit("round", g.emit("div", wide, scale))
     whole = g.emit("add", whole, g.cast(point, wide_type))
-    return Narrow(g.cast(g.emit("clip", whole, min=low, max=high), stored), wanted)
+    return Narrow(g.cast(g.emit("clip", whole, min=low, max=high), stored), output_type)
 
 
-def _plain(x: Val | Narrow, what: str) -> Val:
+def _plain(x: Val | Narrow, subject: str) -> Val:
     if isinstance(x, Narrow):
         raise malformed(
-            f"{what} has element type {x.format.name}, expected a float to compute with"
+            f"{subject} has element type {x.format.name}, expected a float to compute with"
         )
     return x
 
@@ -130,22 +134,22 @@ def dequantize(
     if isinstance(zero, Narrow) != isinstance(x, Narrow) and zero is not None:
         raise malformed("x and the zero point have different element types")
     if isinstance(scale, Narrow):
-        scale, own = decoded(g, scale, "float32"), "float32"
+        scale, scale_dtype = decoded(g, scale, "float32"), "float32"
     else:
-        own = g.dtype(scale)
-    wanted = dtype_name(output_dtype, "output_dtype") if output_dtype else own
+        scale_dtype = g.dtype(scale)
+    result_dtype = dtype_name(output_dtype, "output_dtype") if output_dtype else scale_dtype
     stored = x.stored if isinstance(x, Narrow) else x
     scale = _spread(g, g.cast(scale, "float32"), stored, axis, block_size)
     if isinstance(x, Narrow) and (x.format.is_float or x.format is SCALE):
         _require_no_zero(g, zero)
-        return g.cast(g.emit("mul", decoded(g, x, "float32"), scale), wanted)
+        return g.cast(g.emit("mul", decoded(g, x, "float32"), scale), result_dtype)
     _require_quantised(g.dtype(stored), (*QUANTISED, "int32"))
     point = zero.stored if isinstance(zero, Narrow) else zero
     if point is None:
         point = g.const(0, g.dtype(stored))
     else:
         point = _spread(g, point, stored, axis, block_size)
-    return g.cast(g.emit("dequantize", stored, scale, point), wanted)
+    return g.cast(g.emit("dequantize", stored, scale, point), result_dtype)
 
 
 def _centred(g: Context, x: Val, zero: Val | None, axis: int) -> Val:
@@ -265,13 +269,13 @@ def dynamic_quantize(g: Context, x: Val) -> tuple[Val, Val, Val]:
     low = g.emit("minimum", g.emit("min", x, axes=axes, keepdims=False), zero)
     size = g.emit("div", g.emit("sub", high, low), g.like(255, x))
     scale = g.emit("where", g.emit("equal", high, low), g.like(1, x), size)
-    at = g.emit(
+    zero_point = g.emit(
         "round", g.emit("clip", g.emit("div", g.emit("neg", low), scale), min=0.0, max=255.0)
     )
-    point = g.cast(at, "uint8")
-    made = quantize(g, x, scale, point)
-    assert not isinstance(made, Narrow)
-    return made, scale, point
+    point = g.cast(zero_point, "uint8")
+    codes = quantize(g, x, scale, point)
+    assert not isinstance(codes, Narrow)
+    return codes, scale, point
 
 
 TABLE: Table = {

@@ -164,9 +164,11 @@ def dropout_12(
             return dropout(g, x)
     u = _shares(seed, g.static(x, "the operand"), "float64")
     mask = g.emit("greater_equal", u, g.cast(part, "float64"))
-    rest = g.emit("sub", g.const(1, "float64"), g.cast(part, "float64"))
-    kept = g.emit("mul", x, g.cast(g.emit("div", g.const(1, "float64"), rest), g.dtype(x)))
-    y = g.emit("where", mask, kept, g.like(0, x))
+    keep_share = g.emit("sub", g.const(1, "float64"), g.cast(part, "float64"))
+    survivors = g.emit(
+        "mul", x, g.cast(g.emit("div", g.const(1, "float64"), keep_share), g.dtype(x))
+    )
+    y = g.emit("where", mask, survivors, g.like(0, x))
     if isinstance(training, Constant):
         return y, mask
     now = g.reshape(training, ())

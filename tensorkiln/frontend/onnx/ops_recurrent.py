@@ -52,19 +52,19 @@ class _Attributes:
         if len(names) != len(network.activations) * directions:
             expected = len(network.activations) * directions
             raise malformed(f"{len(names)} activations, expected {expected}")
-        left = {"alpha": list(self.activation_alpha), "beta": list(self.activation_beta)}
+        queues = {"alpha": list(self.activation_alpha), "beta": list(self.activation_beta)}
         functions: list[Function] = []
         for name in names:
             if name.lower() not in _ACTIVATIONS:
                 supported = ", ".join(sorted(_ACTIVATIONS))
                 raise unsupported(f"activation {name!r}", f"supported: {supported}")
             importer, defaults = _ACTIVATIONS[name.lower()]
-            numbers = {k: left[k].pop(0) if left[k] else v for k, v in defaults.items()}
+            numbers = {k: queues[k].pop(0) if queues[k] else v for k, v in defaults.items()}
             functions.append(partial(importer, g, **numbers))
-        for name, more in left.items():
-            if more:
+        for name, surplus in queues.items():
+            if surplus:
                 raise malformed(
-                    f"activation_{name} has {len(more)} values more than activations take"
+                    f"activation_{name} has {len(surplus)} values more than activations take"
                 )
         return functions
 

@@ -65,10 +65,10 @@ def reduce_input(name: str) -> Importer:
         keepdims: Int = 1,
         noop_with_empty_axes: Int = 0,
     ) -> Val:
-        given = g.ints(axes, "axes") if axes is not None else ()
-        if not given and noop_with_empty_axes:
+        dimensions = g.ints(axes, "axes") if axes is not None else ()
+        if not dimensions and noop_with_empty_axes:
             return _run(g, name, x, (), keepdims)
-        return _run(g, name, x, given or None, keepdims)
+        return _run(g, name, x, dimensions or None, keepdims)
 
     return run
 
@@ -80,11 +80,11 @@ def arg(name: str) -> Importer:
     def run(
         g: Context, x: Val, *, axis: Int = 0, keepdims: Int = 1, select_last_index: Int = 0
     ) -> Val:
-        at = g.axis(axis, g.rank(x))
+        dimension = g.axis(axis, g.rank(x))
         if not select_last_index:
-            return g.emit(name, x, axis=at, keepdims=bool(keepdims))
-        last = g.dims.simplify(g.shape(x)[at] - 1)
-        index = g.emit(name, flip(g, x, at), axis=at, keepdims=bool(keepdims))
+            return g.emit(name, x, axis=dimension, keepdims=bool(keepdims))
+        last = g.dims.simplify(g.shape(x)[dimension] - 1)
+        index = g.emit(name, flip(g, x, dimension), axis=dimension, keepdims=bool(keepdims))
         return g.emit("sub", g.reshape(g.shape_value([last]), ()), index)
 
     return run
@@ -128,17 +128,17 @@ def cumulative(name: str) -> Importer:
 def hardmax_1(g: Context, x: Val, *, axis: Int = 1) -> Val:
     """Hardmax until opset 12: over the dimensions from `axis` on, flattened."""
     rank, shape = g.rank(x), g.shape(x)
-    at = rank if axis == rank else g.axis(axis, rank)
-    rows, columns = g.dims.product(shape[:at]), g.dims.product(shape[at:])
+    dimension = rank if axis == rank else g.axis(axis, rank)
+    rows, columns = g.dims.product(shape[:dimension]), g.dims.product(shape[dimension:])
     return g.reshape(hardmax_13(g, g.reshape(x, (rows, columns)), axis=1), shape)
 
 
 def hardmax_13(g: Context, x: Val, *, axis: Int = -1) -> Val:
     """1 at the first of the greatest elements along a dimension, else 0."""
-    at = g.axis(axis, g.rank(x))
-    best = g.emit("argmax", x, axis=at, keepdims=True)
-    n = g.shape(x)[at]
-    return g.cast(g.emit("equal", best, g.iota(n, g.rank(x), at)), g.dtype(x))
+    dimension = g.axis(axis, g.rank(x))
+    best = g.emit("argmax", x, axis=dimension, keepdims=True)
+    n = g.shape(x)[dimension]
+    return g.cast(g.emit("equal", best, g.iota(n, g.rank(x), dimension)), g.dtype(x))
 
 
 OURS = {

@@ -66,8 +66,8 @@ def roi_align_16(
     sampling_ratio of 0 a box has as many points as elements of x."""
     modes = ("half_pixel", "output_half_pixel")
     if coordinate_transformation_mode not in modes:
-        given = coordinate_transformation_mode
-        raise malformed(f"coordinate_transformation_mode={given!r}; expected one of {modes}")
+        mode_name = coordinate_transformation_mode
+        raise malformed(f"coordinate_transformation_mode={mode_name!r}; expected one of {modes}")
     if mode not in ("avg", "max"):
         raise malformed(f"mode={mode!r}; expected 'avg' or 'max'")
     if g.rank(x) != 4 or g.rank(rois) != 2 or g.rank(batch_indices) != 1:
@@ -91,9 +91,9 @@ def roi_align_16(
     rows = g.reshape(g.transpose(x, (0, 2, 3, 1)), (g.dims.product((samples, *extents)), channels))
     batch = g.reshape(g.cast(batch_indices, "int64"), (count, 1, 1))
     parts = []
-    for (y, wy), (at, wx) in itertools.product(*lines):
-        tall, wide = g.shape(y)[1], g.shape(at)[1]
-        places = (batch, g.reshape(y, (count, tall, 1)), g.reshape(at, (count, 1, wide)))
+    for (y, wy), (columns, wx) in itertools.product(*lines):
+        tall, wide = g.shape(y)[1], g.shape(columns)[1]
+        places = (batch, g.reshape(y, (count, tall, 1)), g.reshape(columns, (count, 1, wide)))
         read = g.emit(
             "take", rows, flat_offset(g, places, (samples, *extents)), axis=0, outside="clamp"
         )
@@ -127,32 +127,37 @@ class _Ratio:
         elements of the picture."""
         if ratio > 0:
             return _Ratio(as_expr(ratio))
-        each = g.emit("ceil", g.emit("div", length, g.like(size, length)))
-        flat = g.reshape(each, (g.shape(each)[0],))
-        both = g.emit("concat", flat, g.const([1], g.dtype(flat)), axis=0)  # there may be no box
-        most = g.emit("max", both, axes=(0,), keepdims=False)
-        return _Ratio(extent_of(g, g.cast(most, "int64"), "the number of points of a box"), each)
+        point_counts = g.emit("ceil", g.emit("div", length, g.like(size, length)))
+        flat = g.reshape(point_counts, (g.shape(point_counts)[0],))
+        # There may be no box.
+        padded_counts = g.emit("concat", flat, g.const([1], g.dtype(flat)), axis=0)
+        max_count = g.emit("max", padded_counts, axes=(0,), keepdims=False)
+        return _Ratio(
+            extent_of(g, g.cast(max_count, "int64"), "the number of points of a box"), point_counts
+        )
 
 
 def _over_own_points(g: Context, points: Val, ratios: Sequence[_Ratio], mode: str) -> Val:
     """The mean or maximum of the points [R, oh, gh, ow, gw, C] that each box has; 0 of none."""
-    there: list[Val] = []
+    masks: list[Val] = []
     total: Val = g.like(1, points)
     for axis, ratio in zip((2, 4), ratios, strict=True):
         assert ratio.each is not None
-        each = g.reshape(g.cast(ratio.each, g.dtype(points)), (g.shape(points)[0], *[1] * 5))
+        point_counts = g.reshape(
+            g.cast(ratio.each, g.dtype(points)), (g.shape(points)[0], *[1] * 5)
+        )
         line = g.emit("arange", start=0, step=1, count=ratio.most, dtype=g.dtype(points))
         line = g.reshape(line, [ratio.most if i == axis else 1 for i in range(6)])
-        there.append(g.emit("less", line, each))
-        total = g.emit("mul", total, each)
-    inside = g.emit("logical_and", *there)
+        masks.append(g.emit("less", line, point_counts))
+        total = g.emit("mul", total, point_counts)
+    inside = g.emit("logical_and", *masks)
     if mode == "avg":
-        kept = g.emit("where", inside, points, g.like(0, points))
-        y = g.emit("sum", kept, axes=(2, 4), keepdims=False)
+        inner_points = g.emit("where", inside, points, g.like(0, points))
+        y = g.emit("sum", inner_points, axes=(2, 4), keepdims=False)
         count = g.emit("maximum", total, g.like(1, total))
         return g.emit("div", y, g.reshape(count, (g.shape(points)[0], 1, 1, 1)))
-    kept = g.emit("where", inside, points, g.like(-np.inf, points))
-    y = g.emit("max", kept, axes=(2, 4), keepdims=False)
+    inner_points = g.emit("where", inside, points, g.like(-np.inf, points))
+    y = g.emit("max", inner_points, axes=(2, 4), keepdims=False)
     some = g.reshape(g.emit("greater", total, g.like(0, total)), (g.shape(points)[0], 1, 1, 1))
     return g.emit("where", some, y, g.like(0, y))
 
@@ -174,24 +179,26 @@ def _line(
     last = g.emit("sub", n, g.const(1, dtype))
     inside = g.emit("greater_equal", points, g.const(-1, dtype))
     inside = g.emit("logical_and", inside, g.emit("less_equal", points, n))
-    at = g.emit("minimum", g.emit("maximum", points, g.const(0, dtype)), last)
-    low = g.emit("floor", at)
+    position = g.emit("minimum", g.emit("maximum", points, g.const(0, dtype)), last)
+    low = g.emit("floor", position)
     high = g.emit("minimum", g.emit("add", low, g.const(1, dtype)), last)
-    far = g.emit("sub", at, low)
+    far = g.emit("sub", position, low)
     near = g.emit("sub", g.const(1, dtype), far)
-    found = []
+    taps = []
     for place, weight in ((low, near), (high, far)):
-        kept = g.emit("where", inside, weight, g.const(0, dtype))
-        found.append((g.cast(g.emit("where", inside, place, g.const(0, dtype)), "int64"), kept))
-    return found
+        inner_weight = g.emit("where", inside, weight, g.const(0, dtype))
+        taps.append(
+            (g.cast(g.emit("where", inside, place, g.const(0, dtype)), "int64"), inner_weight)
+        )
+    return taps
 
 
 def _steps(g: Context, size: int, ratio: _Ratio, dtype: str) -> Val:
     """Where the points lie in a box, in elements of the result: [1 or R, size * points]."""
-    most = int_value(ratio.most)
+    max_points = int_value(ratio.most)
     if ratio.each is None:
-        assert most is not None
-        steps = np.arange(size)[:, None] + (np.arange(most) + 0.5) / most
+        assert max_points is not None
+        steps = np.arange(size)[:, None] + (np.arange(max_points) + 0.5) / max_points
         return g.const(steps.reshape(1, -1), dtype)
     line = g.emit("arange", start=0, step=1, count=ratio.most, dtype=dtype)
     inside = g.emit("add", g.reshape(line, (1, 1, ratio.most)), g.const(0.5, dtype))
@@ -239,15 +246,17 @@ def deform_conv(
     read = []
     for axis in range(2):
         begin, part = (0, 0, axis, 0, 0), (several, taps, 1, height, width)
-        one = g.emit("slice", moved, begin=begin, strides=(1,) * 5, shape=part)
-        one = g.reshape(one, (several, taps, height, width))
-        place = g.emit("add", one, _grid(g, windows, axis, (height, width), g.dtype(offset)))
+        axis_offset = g.emit("slice", moved, begin=begin, strides=(1,) * 5, shape=part)
+        axis_offset = g.reshape(axis_offset, (several, taps, height, width))
+        place = g.emit(
+            "add", axis_offset, _grid(g, windows, axis, (height, width), g.dtype(offset))
+        )
         flat = g.reshape(place, (several, points))
         read.append(sampler.taps(flat, g.shape(x)[2 + axis], "linear"))
     extents = g.shape(x)[2:]
-    each = count // offset_group
-    split = g.transpose(g.reshape(x, (several, each, *extents)), (0, 2, 3, 1))
-    rows = g.reshape(split, (g.dims.product((several, *extents)), each))
+    group_channels = count // offset_group
+    split = g.transpose(g.reshape(x, (several, group_channels, *extents)), (0, 2, 3, 1))
+    rows = g.reshape(split, (g.dims.product((several, *extents)), group_channels))
     values = functools.reduce(
         lambda a, b: g.emit("add", a, b),
         [
@@ -269,8 +278,8 @@ def _grid(
     line = g.emit("arange", start=0, step=window.stride, count=extents[axis], dtype="int64")
     line = g.reshape(line, [1, *_at(extents[axis], axis)])
     steps = np.arange(window.kernel) * window.dilation - window.before
-    others = windows[1 - axis].kernel
-    column = np.repeat(steps, others) if axis == 0 else np.tile(steps, others)
+    cross_kernel = windows[1 - axis].kernel
+    column = np.repeat(steps, cross_kernel) if axis == 0 else np.tile(steps, cross_kernel)
     return g.cast(g.emit("add", line, g.const(column.reshape(-1, 1, 1), "int64")), dtype)
 
 
@@ -292,8 +301,8 @@ def _weighted(
     taps, height, width = shape
     outputs, inner, *_ = g.static(w, "the weights")
     place = g.dims.product((height, width))
-    several, _, each = g.shape(values)
-    wide = g.reshape(values, (several, taps, place, each))
+    several, _, channels = g.shape(values)
+    wide = g.reshape(values, (several, taps, place, channels))
     columns = g.reshape(g.transpose(wide, (0, 3, 1, 2)), (samples, group, inner * taps, place))
     weights = g.reshape(w, (1, group, outputs // group, inner * taps))
     y = g.reshape(g.emit("matmul", weights, columns), (samples, outputs, height, width))

@@ -34,9 +34,9 @@ def _factors(g: Context, scales: Val | None) -> list[Factor]:
 
 
 def _run_time_factor(g: Context, x: Val) -> RVar:
-    made = g.value(x)
-    assert isinstance(made, RVar)
-    return made
+    variable = g.value(x)
+    assert isinstance(variable, RVar)
+    return variable
 
 
 def _upsampled(g: Context, x: Val, scales: Sequence[Factor], mode: str) -> Val:
@@ -69,7 +69,7 @@ def resize_11(
 ) -> Val:
     """Resize by `scales` or to `sizes`, which may be symbolic but for `antialias`, for
     `tf_crop_and_resize`, and where the aspect ratio is kept."""
-    where = tuple(range(g.rank(x))) if axes is None else g.axes(axes, g.rank(x))
+    dimensions = tuple(range(g.rank(x))) if axes is None else g.axes(axes, g.rank(x))
     factors = _factors(g, scales)
     new = () if sizes is None or factors else extents_of(g, sizes, "sizes")
     if not factors and not new:
@@ -78,11 +78,11 @@ def resize_11(
     if crop and roi is None:
         raise malformed("tf_crop_and_resize needs roi")
     box = g.array(roi, "roi").ravel().tolist() if crop and roi is not None else None
-    if box is not None and len(box) != 2 * len(where):
-        raise malformed(f"roi has {len(box)} entries for {len(where)} dimensions")
+    if box is not None and len(box) != 2 * len(dimensions):
+        raise malformed(f"roi has {len(box)} entries for {len(dimensions)} dimensions")
     if antialias and mode == "nearest":
         raise malformed("antialias=1 with mode='nearest'")
-    how = Sampling(
+    sampling = Sampling(
         mode,
         coordinate_transformation_mode,
         nearest_mode,
@@ -93,8 +93,8 @@ def resize_11(
         box,
     )
     if keep_aspect_ratio_policy != "stretch" and not factors:
-        factors, new = _in_proportion(g, x, where, new, keep_aspect_ratio_policy)
-    return resize(g, x, where, factors or None, new or None, how)
+        factors, new = _in_proportion(g, x, dimensions, new, keep_aspect_ratio_policy)
+    return resize(g, x, dimensions, factors or None, new or None, sampling)
 
 
 def _in_proportion(
@@ -103,8 +103,8 @@ def _in_proportion(
     """The scale of all dimensions with which none is larger than `sizes`, or none smaller, and the
     extents that they get."""
     if policy not in ("not_larger", "not_smaller"):
-        known = "'stretch', 'not_larger' or 'not_smaller'"
-        raise malformed(f"keep_aspect_ratio_policy={policy!r}; expected {known}")
+        choices = "'stretch', 'not_larger' or 'not_smaller'"
+        raise malformed(f"keep_aspect_ratio_policy={policy!r}; expected {choices}")
     old = [int_value(g.shape(x)[a]) for a in axes]
     new = [int_value(d) for d in sizes]
     ratios = [n / o for n, o in zip(new, old, strict=False) if n and o]
@@ -120,10 +120,10 @@ def _computed_proportion(
     """`_in_proportion` of dimensions that are known when the function runs."""
     if len(sizes) != len(axes):
         raise malformed(f"{len(sizes)} sizes for {len(axes)} dimensions")
-    had = g.cast(g.shape_value([g.shape(x)[a] for a in axes]), "float32")
-    ratios = g.emit("div", g.cast(g.shape_value(sizes), "float32"), had)
+    extents = g.cast(g.shape_value([g.shape(x)[a] for a in axes]), "float32")
+    ratios = g.emit("div", g.cast(g.shape_value(sizes), "float32"), extents)
     scale = g.emit("min" if policy == "not_larger" else "max", ratios, axes=(0,), keepdims=True)
-    new = g.emit("floor", g.emit("add", g.emit("mul", had, scale), g.const(0.5, "float32")))
+    new = g.emit("floor", g.emit("add", g.emit("mul", extents, scale), g.const(0.5, "float32")))
     return [_run_time_factor(g, scale)] * len(axes), extents_of(g, g.cast(new, "int64"), "sizes")
 
 

@@ -63,18 +63,20 @@ def tensor_scatter(
     """`past` with `update` from the place write[b] on along `axis`, in sample b; a circular place
     goes on at the beginning."""
     rank = g.rank(past)
-    at = g.axis(axis, rank)
+    dimension = g.axis(axis, rank)
     if mode not in ("linear", "circular"):
         raise malformed(f"mode={mode!r}; expected 'linear' or 'circular'")
-    if g.rank(update) != rank or at == 0:
+    if g.rank(update) != rank or dimension == 0:
         raise malformed("update needs the operand's dimensions, and an axis other than samples")
-    shape, room = g.shape(update), g.shape(past)[at]
-    past = g.require(past, binary("ge", room, shape[at]), f"as much as is put in dimension {at}")
-    place = g.iota(shape[at], rank, at)
+    shape, room = g.shape(update), g.shape(past)[dimension]
+    past = g.require(
+        past, binary("ge", room, shape[dimension]), f"as much as is put in dimension {dimension}"
+    )
+    place = g.iota(shape[dimension], rank, dimension)
     if write is not None:
-        last = as_expr(_LARGEST) if mode == "circular" else room - shape[at]
+        last = as_expr(_LARGEST) if mode == "circular" else room - shape[dimension]
         past, write = counts_within(
-            g, past, write, last, f"places before the last {show(shape[at])}"
+            g, past, write, last, f"places before the last {show(shape[dimension])}"
         )
         first = g.cast(write, "int64")
         if mode == "circular":
@@ -83,7 +85,7 @@ def tensor_scatter(
     if mode == "circular":
         place = _rest(g, place, room)
     place = g.emit("broadcast_to", place, shape=shape)
-    return scatter_along(g, past, place, update, "none", at)
+    return scatter_along(g, past, place, update, "none", dimension)
 
 
 def _rest(g: Context, x: Val, extent: Expr) -> Val:
@@ -100,7 +102,7 @@ def reverse_sequence(
         raise malformed(f"batch_axis={batch_axis} and time_axis={time_axis}; expected 0 and 1")
     order = [batch, time, *range(2, rank)]
     moved = g.transpose(x, order)
-    samples, steps, *rest = g.shape(moved)
+    samples, steps, *inner_extents = g.shape(moved)
     moved, lengths = counts_within(g, moved, lengths, steps, f"elements in dimension {time}")
     t = g.iota(steps, 2, 1)
     n = g.reshape(g.cast(lengths, "int64"), (samples, 1))
@@ -110,7 +112,7 @@ def reverse_sequence(
         [g.iota(samples, 2, 0), g.emit("where", g.emit("less", t, n), mirrored, t)],
         (samples, steps),
     )
-    rows = g.reshape(moved, (g.dims.product((samples, steps)), *rest))
+    rows = g.reshape(moved, (g.dims.product((samples, steps)), *inner_extents))
     return g.transpose(g.emit("take", rows, place, axis=0, outside="clamp"), order)
 
 
@@ -120,14 +122,14 @@ def reverse_sequence(
 def _top_by_data(g: Context, x: Val, k: Val, axis: int, largest: bool) -> Sequence[Val]:
     """The k first elements in order, of a k that data decides: all are sorted."""
     rank = g.rank(x)
-    at = g.axis(axis, rank)
-    extent = int_value(g.shape(x)[at])
+    dimension = g.axis(axis, rank)
+    extent = int_value(g.shape(x)[dimension])
     if extent is None:
         raise unsupported("k is computed from data, for a symbolic dimension", "freeze it")
     fits = g.emit("less_equal", g.cast(k, "int64"), g.const(extent, "int64"))
-    require(g, fits, "k", k, f"0 to {extent}, the extent of dimension {at}")
+    require(g, fits, "k", k, f"0 to {extent}, the extent of dimension {dimension}")
     count = extent_of(g, k, "k")
-    shape = tuple(count if i == at else d for i, d in enumerate(g.shape(x)))
+    shape = tuple(count if i == dimension else d for i, d in enumerate(g.shape(x)))
     sorted_ = top_k(g, x, extent, axis, largest)
     return [
         g.emit("slice", v, begin=(0,) * rank, strides=(1,) * rank, shape=shape) for v in sorted_

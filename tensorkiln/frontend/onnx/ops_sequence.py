@@ -37,10 +37,10 @@ def _plain(x: Held) -> Val:
     return x
 
 
-def _place(g: Context, at: Held, count: int, most: int) -> int:
-    """A position, from the end when negative, as 0 to `most`; the sequence has `count` tensors."""
-    place = int(g.scalar(_plain(at), "a position in a sequence"))
-    if not -count <= place <= most:
+def _place(g: Context, position: Held, count: int, maximum: int) -> int:
+    """A position, from the end when negative, as 0 to `maximum`, among `count` tensors."""
+    place = int(g.scalar(_plain(position), "a position in a sequence"))
+    if not -count <= place <= maximum:
         raise malformed(f"position {place} is outside of a sequence of {count}")
     return place + count if place < 0 else place
 
@@ -96,8 +96,8 @@ def concat_from_sequence(g: Context, xs: Held, *, axis: Int, new_axis: Int = 0) 
         raise malformed("the sequence is empty")
     if new_axis:
         return stack(g, items, axis)
-    at = g.axis(axis, g.rank(items[0]))
-    return items[0] if len(items) == 1 else g.emit("concat", *items, axis=at)
+    dimension = g.axis(axis, g.rank(items[0]))
+    return items[0] if len(items) == 1 else g.emit("concat", *items, axis=dimension)
 
 
 def split_to_sequence(
@@ -106,31 +106,31 @@ def split_to_sequence(
     """Parts of `split` elements along a dimension, or of as many as its entries say; without it of
     one, and then `keepdims` = 0 removes the dimension."""
     x = _plain(x)
-    at = g.axis(axis, g.rank(x))
-    extent = int_value(g.shape(x)[at])
+    dimension = g.axis(axis, g.rank(x))
+    extent = int_value(g.shape(x)[dimension])
     if extent is None:
         raise unsupported("a symbolic dimension is split", "freeze={name: size} makes it static")
     if split is None:
         parts = [1] * extent
     elif g.rank(_plain(split)) == 0:
-        (each,) = g.ints(_plain(split), "split")
-        if each < 1:
-            raise malformed(f"split={each}, expected 1 or more")
-        parts = [min(each, extent - k) for k in range(0, extent, each)]
+        (part_size,) = g.ints(_plain(split), "split")
+        if part_size < 1:
+            raise malformed(f"split={part_size}, expected 1 or more")
+        parts = [min(part_size, extent - k) for k in range(0, extent, part_size)]
     else:
         parts = list(g.ints(_plain(split), "split"))
     if any(n < 0 for n in parts) or sum(parts) != extent:
         raise malformed(f"parts {parts} do not add up to the extent {extent}")
-    found, start = [], 0
+    tensors, start = [], 0
     for n in parts:
-        begin = tuple(start if i == at else 0 for i in range(g.rank(x)))
-        shape = [as_expr(n) if i == at else d for i, d in enumerate(g.shape(x))]
+        begin = tuple(start if i == dimension else 0 for i in range(g.rank(x)))
+        shape = [as_expr(n) if i == dimension else d for i, d in enumerate(g.shape(x))]
         part = g.emit("slice", x, begin=begin, strides=(1,) * g.rank(x), shape=tuple(shape))
         if split is None and not keepdims:
-            part = g.reshape(part, [*shape[:at], *shape[at + 1 :]])
-        found.append(part)
+            part = g.reshape(part, [*shape[:dimension], *shape[dimension + 1 :]])
+        tensors.append(part)
         start += n
-    return TensorList(tuple(found))
+    return TensorList(tuple(tensors))
 
 
 def optional(g: Context, x: Held | None = None, *, type: TypeOf = None) -> Held:

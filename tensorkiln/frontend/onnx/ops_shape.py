@@ -83,10 +83,10 @@ def _reshape(g: Context, x: Val, target: list[Expr], allowzero: bool) -> Val:
     total = g.dims.product(old)
     if free:
         part = g.dims.product(d for i, d in enumerate(target) if i not in free)
-        rest = g.dims.divide(total, part)
-        if rest is None:
+        remainder = g.dims.divide(total, part)
+        if remainder is None:
             raise malformed(f"{_count(total)} elements do not divide into rows of {_count(part)}")
-        target[free[0]] = rest
+        target[free[0]] = remainder
     else:
         new, old_count = int_value(g.dims.product(target)), int_value(total)
         if new is not None and old_count is not None and new != old_count:
@@ -103,8 +103,8 @@ def _count(e: Expr) -> object:
 def flatten(g: Context, x: Val, *, axis: Int = 1) -> Val:
     """Reshape to two dimensions, split before `axis`: [a, b, c] with axis 1 becomes [a, b*c]."""
     rank, dims = g.rank(x), g.shape(x)
-    at = rank if axis == rank else g.axis(axis, rank)
-    return g.reshape(x, (g.dims.product(dims[:at]), g.dims.product(dims[at:])))
+    dimension = rank if axis == rank else g.axis(axis, rank)
+    return g.reshape(x, (g.dims.product(dims[:dimension]), g.dims.product(dims[dimension:])))
 
 
 def squeeze_1(g: Context, x: Val, *, axes: Ints | None = None) -> Val:
@@ -140,8 +140,8 @@ def unsqueeze_1(g: Context, x: Val, *, axes: Ints) -> Val:
     """Insert dimensions of extent 1; `axes` are their places in the result."""
     rank = g.rank(x) + len(axes)
     new = g.axes(axes, rank)
-    rest = iter(g.shape(x))
-    return g.reshape(x, [IntImm(1) if i in new else next(rest) for i in range(rank)])
+    extents = iter(g.shape(x))
+    return g.reshape(x, [IntImm(1) if i in new else next(extents) for i in range(rank)])
 
 
 def unsqueeze_13(g: Context, x: Val, axes: Val) -> Val:
@@ -196,13 +196,13 @@ def _split(
 ) -> list[Val]:
     if not g.rank(x):
         raise malformed("the operand is a scalar")
-    at = g.axis(axis, g.rank(x))
-    extent = g.shape(x)[at]
+    dimension = g.axis(axis, g.rank(x))
+    extent = g.shape(x)[dimension]
     if parts is None and uneven:
-        each = g.dims.simplify((extent + (count - 1)) // count)
-        last = g.dims.simplify(extent - each * (count - 1))
+        part_size = g.dims.simplify((extent + (count - 1)) // count)
+        last = g.dims.simplify(extent - part_size * (count - 1))
         x = g.require(x, binary("ge", last, 0), f"{count} parts, of which none is negative")
-        sizes = [*[each] * (count - 1), last]
+        sizes = [*[part_size] * (count - 1), last]
     elif parts is None:
         x = g.require(x, binary("eq", extent % count, 0), f"{count} equal parts")
         sizes = [g.dims.simplify(extent // count)] * count
@@ -211,15 +211,15 @@ def _split(
         if any(p < 0 for p in parts):
             raise malformed(f"parts {list(parts)}: none may be negative")
         total = sum(parts)
-        expected = f"{total} elements in dimension {at}, as parts {list(parts)} add up to"
+        expected = f"{total} elements in dimension {dimension}, as parts {list(parts)} add up to"
         x = g.require(x, binary("eq", extent, as_expr(total)), expected)
     if len(sizes) != len(g.outputs):
         raise malformed(f"{len(sizes)} parts for {len(g.outputs)} outputs")
     outs: list[Val] = []
     start: Expr = IntImm(0)
     for size in sizes:
-        begin = [start if i == at else 0 for i in range(g.rank(x))]
-        dims = [size if i == at else d for i, d in enumerate(g.shape(x))]
+        begin = [start if i == dimension else 0 for i in range(g.rank(x))]
+        dims = [size if i == dimension else d for i, d in enumerate(g.shape(x))]
         outs.append(
             g.emit("slice", x, begin=tuple(begin), strides=(1,) * g.rank(x), shape=tuple(dims))
         )
@@ -229,25 +229,25 @@ def _split(
 
 def _split_by_data(g: OnnxContext, x: Val, axis: int, split: Val) -> list[Val]:
     """Split into parts whose extents data decides."""
-    at, shape = g.axis(axis, g.rank(x)), g.shape(x)
+    dimension, shape = g.axis(axis, g.rank(x)), g.shape(x)
     if g.rank(split) != 1 or int_value(g.shape(split)[0]) != len(g.outputs):
         raise malformed(f"split of shape {list(g.shape(split))} for {len(g.outputs)} outputs")
     total = g.emit("sum", g.cast(split, "int64"), axes=(0,), keepdims=True)
-    whole = g.emit("equal", total, g.shape_value([shape[at]]))
+    whole = g.emit("equal", total, g.shape_value([shape[dimension]]))
     require(
         g,
         whole,
         "split",
         split,
-        f"{len(g.outputs)} parts whose sum is the extent of dimension {at}",
+        f"{len(g.outputs)} parts whose sum is the extent of dimension {dimension}",
     )
     outs: list[Val] = []
     start: Val = g.const([0], "int64")
-    axis_of, by = g.const([at], "int64"), g.const([1], "int64")
+    axis_of, by = g.const([dimension], "int64"), g.const([1], "int64")
     counts = elements(g, g.cast(split, "int64"), "split")
     for count, part in zip(counts, extents_of(g, split, "split"), strict=True):
         end = g.emit("add", start, count)
-        dims = [part if i == at else d for i, d in enumerate(shape)]
+        dims = [part if i == dimension else d for i, d in enumerate(shape)]
         outs += dynamic_results(
             g, "slice_dynamic", x, start, end, axis_of, by, shapes=[dims], node=g.span or "split"
         )
@@ -286,12 +286,12 @@ def range_(g: Context, start: Val, limit: Val, delta: Val) -> Val:
             raise unsupported(f"{steps} elements of a floating-point Range")
         return constant((lo + by * np.arange(steps)).astype(dtype))
     bounds = []
-    for what, v in (("start", start), ("limit", limit), ("delta", delta)):
+    for name, v in (("start", start), ("limit", limit), ("delta", delta)):
         array = g.expressions(v)
         if array is None:
-            raise unsupported(f"{what} is computed from data")
+            raise unsupported(f"{name} is computed from data")
         if array.size != 1:
-            raise malformed(f"{what} must be a scalar")
+            raise malformed(f"{name} must be a scalar")
         bounds.append(array.reshape(()).item())
     step = int_value(bounds[2])
     if not step:
@@ -320,8 +320,8 @@ def _computed_range(g: Context, start: Val, limit: Val, delta: Val) -> Val:
 
 def _floor_div(g: Context, a: Val, b: Val) -> Val:
     """The quotient of integers, rounded down."""
-    rest = g.emit("mod", a, b)
-    return g.emit("div", g.emit("sub", a, rest), b)
+    remainder = g.emit("mod", a, b)
+    return g.emit("div", g.emit("sub", a, remainder), b)
 
 
 def constant_of_shape(g: Context, shape: Val, *, value: Array | None = None) -> Val:
@@ -353,17 +353,17 @@ def constant_node(
     value_ints: Ints | None = None,
 ) -> Val | Narrow:
     """The value of the one attribute that is given."""
-    given = [
+    candidates = [
         (value, None),
         (value_float, "float32"),
         (value_floats, "float32"),
         (value_int, "int64"),
         (value_ints, "int64"),
     ]
-    found = [(v, d) for v, d in given if v is not None]
-    if len(found) != 1:
-        raise malformed(f"expected one value attribute, got {len(found)}")
-    given_value, dtype = found[0]
+    entries = [(v, d) for v, d in candidates if v is not None]
+    if len(entries) != 1:
+        raise malformed(f"expected one value attribute, got {len(entries)}")
+    given_value, dtype = entries[0]
     if isinstance(given_value, Constant | Narrow):
         return given_value
     return constant(np.asarray(given_value, dtype))

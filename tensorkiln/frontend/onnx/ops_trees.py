@@ -63,16 +63,16 @@ class Forest:
         waiting = [(self.roots[-1], root, 0)]
         steps = 0
         while waiting:
-            at, which, level = waiting.pop()
+            slot, number, level = waiting.pop()
             steps += 1
-            found = node(which)
-            if isinstance(found, int):
-                self.leaf[at] = found
+            entry = node(number)
+            if isinstance(entry, int):
+                self.leaf[slot] = entry
                 self.depths[-1] = max(self.depths[-1], level)
                 continue
             if level >= MOST_LEVELS:
                 raise unsupported(f"a tree of more than {MOST_LEVELS} levels, or a circle")
-            waiting += self._split(at, found, level)
+            waiting += self._split(slot, entry, level)
 
     def _new(self, count: int) -> int:
         first = len(self.child)
@@ -84,15 +84,15 @@ class Forest:
             self.leaf.append(-1)
         return first
 
-    def _set(self, at: int, split: Split, threshold: float, missing: bool) -> tuple[int, int]:
+    def _set(self, slot: int, split: Split, threshold: float, missing: bool) -> tuple[int, int]:
         """Make a split of a node; return the nodes where <= and > lead. NaN goes with <= if
         `missing`: then what is asked is whether the feature is greater."""
         first = self._new(2)
-        self.feature[at], self.child[at], self.negated[at] = split.feature, first, missing
-        self.threshold[at] = _greater(self.dtype, threshold) if missing else threshold
+        self.feature[slot], self.child[slot], self.negated[slot] = split.feature, first, missing
+        self.threshold[slot] = _greater(self.dtype, threshold) if missing else threshold
         return (first + 1, first) if missing else (first, first + 1)
 
-    def _split(self, at: int, s: Split, level: int) -> list[tuple[int, int, int]]:
+    def _split(self, slot: int, s: Split, level: int) -> list[tuple[int, int, int]]:
         """Make splits by <= of a node, and return what leads where: (node, the model's, level)."""
         if s.feature < 0:
             raise malformed(f"a node has feature {s.feature}")
@@ -101,11 +101,11 @@ class Forest:
         match s.mode:
             case "LEQ" | "LT":
                 limit = value if s.mode == "LEQ" else before
-                under, over = self._set(at, s, limit, s.missing)
+                under, over = self._set(slot, s, limit, s.missing)
                 return [(under, s.yes, down), (over, s.no, down)]
             case "GTE" | "GT":
                 limit = before if s.mode == "GTE" else value
-                under, over = self._set(at, s, limit, not s.missing)
+                under, over = self._set(slot, s, limit, not s.missing)
                 return [(under, s.no, down), (over, s.yes, down)]
         # Equal to one of the values, from the greatest on: beyond it, it, and below it the next.
         yes, no = (s.no, s.yes) if s.mode == "NEQ" else (s.yes, s.no)
@@ -113,11 +113,11 @@ class Forest:
         out = []
         for limit in sorted(set(s.values), reverse=True):
             before = float(np.nextafter(self.dtype(limit), self.dtype(-np.inf)))
-            under, over = self._set(at, s, limit, missing)
+            under, over = self._set(slot, s, limit, missing)
             lower, equal = self._set(under, s, before, False)
             out += [(over, no, down), (equal, yes, down + 1)]
-            at, down, missing = lower, down + 2, False
-        return [*out, (at, no, down - 1)]
+            slot, down, missing = lower, down + 2, False
+        return [*out, (slot, no, down - 1)]
 
 
 def _greater(dtype: type[np.floating], limit: float) -> float:
@@ -143,27 +143,29 @@ def _walk(g: Context, x: Val, forest: Forest) -> Val:
     return g.emit("tree_leaves", x, *tables, packed, limits, bits=bits, most=int(depths[-1]))
 
 
-def _summed(g: Context, at: Val, forest: Forest, weights: np.ndarray, how: str) -> Val:
-    """The results [N, targets] of leaves `at` [N, trees], whose weights are [leaves, targets]; NaN
+def _summed(g: Context, leaves: Val, forest: Forest, weights: np.ndarray, aggregate: str) -> Val:
+    """The results [N, targets] of `leaves` [N, trees], whose weights are [leaves, targets]; NaN
     is no weight."""
-    unit = {"MIN": np.inf, "MAX": -np.inf}.get(how, 0.0)
+    unit = {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
     rows = np.full((len(forest.leaf), weights.shape[1]), unit)
     is_leaf = np.asarray(forest.leaf) >= 0
     rows[is_leaf] = weights[np.asarray(forest.leaf)[is_leaf]]
     rows = np.where(np.isnan(rows), unit, rows)
     dtype = np.dtype(forest.dtype).name
     if weights.shape[1] == 1:
-        read = g.emit("take", g.const(rows[:, 0], dtype), at, axis=0, outside="clamp")
-        y = g.reshape(g.emit(_JOIN[how], read, axes=(1,), keepdims=False), (g.shape(at)[0], 1))
+        read = g.emit("take", g.const(rows[:, 0], dtype), leaves, axis=0, outside="clamp")
+        y = g.reshape(
+            g.emit(_JOIN[aggregate], read, axes=(1,), keepdims=False), (g.shape(leaves)[0], 1)
+        )
     else:
-        read = g.emit("take", g.const(rows, dtype), at, axis=0, outside="clamp")
-        y = g.emit(_JOIN[how], read, axes=(1,), keepdims=False)
-    if how == "AVERAGE":
+        read = g.emit("take", g.const(rows, dtype), leaves, axis=0, outside="clamp")
+        y = g.emit(_JOIN[aggregate], read, axes=(1,), keepdims=False)
+    if aggregate == "AVERAGE":
         return g.emit("mul", y, g.like(1 / len(forest.roots), y))
-    if how == "SUM":
+    if aggregate == "SUM":
         return y
-    none = g.emit("equal", y, g.like(unit, y))
-    return g.emit("where", none, g.like(0, y), y)
+    is_empty = g.emit("equal", y, g.like(unit, y))
+    return g.emit("where", is_empty, g.like(0, y), y)
 
 
 def _samples(g: Context, x: Val) -> tuple[Val, type[np.floating]]:
@@ -207,8 +209,8 @@ def _listed(
         nexts = [place.get((trees[k], v[k])) for v in (yes, no)]
         if nexts[0] is None or nexts[1] is None:
             raise malformed(f"a node of tree {trees[k]} leads to one that does not exist")
-        lost = bool(missing) and bool(missing[k])
-        return Split(mode, features[k], (values[k],), nexts[0], nexts[1], lost)
+        tracks_true = bool(missing) and bool(missing[k])
+        return Split(mode, features[k], (values[k],), nexts[0], nexts[1], tracks_true)
 
     forest = Forest(dtype)
     for tree in sorted(set(trees)):
@@ -339,18 +341,18 @@ def tree_classifier(
         raise unsupported(f"{classes} classes", "2 or more are supported")
     values = _numbers(class_weights, class_weights_as_tensor)
     rows = _weights(leaves, class_treeids, class_nodeids, class_ids, values, classes)
-    at = _walk(g, wide, forest)
+    leaf_numbers = _walk(g, wide, forest)
     base = _numbers(base_values, base_values_as_tensor)
     single = classes == 2 and len(set(class_ids)) == 1
     if not single:
-        y = _with_base(g, _summed(g, at, forest, rows, "SUM"), base)
+        y = _with_base(g, _summed(g, leaf_numbers, forest, rows, "SUM"), base)
         index = g.emit("argmax", y, axis=1, keepdims=False)
         label = labels(g, index, classlabels_int64s, classlabels_strings)
         return label, transformed(g, g.cast(y, "float32"), post_transform)
     column = rows[:, class_ids[0] : class_ids[0] + 1]
     if len(base) not in (0, 1):
         raise unsupported(f"{len(base)} base values for one score of two classes")
-    y = _with_base(g, _summed(g, at, forest, column, "SUM"), base)
+    y = _with_base(g, _summed(g, leaf_numbers, forest, column, "SUM"), base)
     positive = all(v >= 0 for v in values)
     return _single(g, y, positive, post_transform, classlabels_int64s, classlabels_strings)
 
@@ -367,8 +369,8 @@ def _single(
     logistic = transform == "LOGISTIC"
     y = transformed(g, y, "NONE" if transform.startswith("SOFTMAX") else transform)
     whole = positive or logistic
-    other = g.emit("sub", g.like(1, y), y) if whole else g.emit("neg", y)
-    return label, g.emit("concat", other, y, axis=1)
+    first_score = g.emit("sub", g.like(1, y), y) if whole else g.emit("neg", y)
+    return label, g.emit("concat", first_score, y, axis=1)
 
 
 # -- from version 5 on: lists of splits and of leaves ---------------------------------------------
@@ -422,13 +424,15 @@ def tree_ensemble(
         values = members[k] if mode == "MEMBER" else (float(nodes_splits.ravel()[k]),)
         yes = -1 - nodes_truenodeids[k] if nodes_trueleafs[k] else nodes_truenodeids[k]
         no = -1 - nodes_falsenodeids[k] if nodes_falseleafs[k] else nodes_falsenodeids[k]
-        lost = nodes_missing_value_tracks_true
-        return Split(mode, nodes_featureids[k], values, yes, no, bool(lost) and bool(lost[k]))
+        tracks_true = nodes_missing_value_tracks_true
+        return Split(
+            mode, nodes_featureids[k], values, yes, no, bool(tracks_true) and bool(tracks_true[k])
+        )
 
     forest = Forest(dtype)
     for root in tree_roots:
-        same = nodes_truenodeids[root] == nodes_falsenodeids[root]
-        alone = nodes_trueleafs[root] and nodes_falseleafs[root] and same
+        equal_children = nodes_truenodeids[root] == nodes_falsenodeids[root]
+        alone = nodes_trueleafs[root] and nodes_falseleafs[root] and equal_children
         forest.grow(node, -1 - nodes_truenodeids[root] if alone else root)
     rows = np.full((len(leaf_targetids), n_targets), np.nan)
     rows[np.arange(len(rows)), list(leaf_targetids)] = leaf_weights.ravel()

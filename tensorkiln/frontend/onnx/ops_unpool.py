@@ -48,13 +48,13 @@ def max_unpool(
     y = g.reshape(y, (*shape[:2], *extents))
     if output_shape is None:
         return y
-    wanted = g.ints(output_shape, "output_shape")
-    if wanted[:2] != shape[:2] or len(wanted) != n + 2:
-        raise malformed(f"output_shape={list(wanted)} for pictures {[*shape[:2], *extents]}")
-    more = [a - b for a, b in zip(wanted[2:], extents, strict=True)]
-    if min(more) < 0:
-        raise malformed(f"output_shape={list(wanted)} is less than {[*shape[:2], *extents]}")
-    return pad(g, y, (*[0] * n, *more), range(2, n + 2), "constant", 0.0)
+    target = g.ints(output_shape, "output_shape")
+    if target[:2] != shape[:2] or len(target) != n + 2:
+        raise malformed(f"output_shape={list(target)} for pictures {[*shape[:2], *extents]}")
+    margins = [a - b for a, b in zip(target[2:], extents, strict=True)]
+    if min(margins) < 0:
+        raise malformed(f"output_shape={list(target)} is less than {[*shape[:2], *extents]}")
+    return pad(g, y, (*[0] * n, *margins), range(2, n + 2), "constant", 0.0)
 
 
 TABLE: Table = {"MaxUnpool": {9: max_unpool}}

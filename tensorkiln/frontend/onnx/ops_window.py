@@ -27,7 +27,7 @@ def conv(
     shape = convolution.kernel_shape(g, x, w)
     if kernel_shape is not None and tuple(kernel_shape) != shape:
         raise malformed(f"kernel_shape={list(kernel_shape)}, but the weights have {list(shape)}")
-    around, same = padding(auto_pad, pads)
+    around, rule = padding(auto_pad, pads)
     return convolution.conv(
         g,
         x,
@@ -36,7 +36,7 @@ def conv(
         strides=strides,
         dilations=dilations,
         pads=around,
-        same=same,
+        same=rule,
         groups=group,
     )
 
@@ -58,7 +58,7 @@ def conv_transpose(
 ) -> Val:
     """Transposed convolution of x [N, C, ...] with w [C, M/group, k, ...]. `output_shape` may begin
     with the numbers of samples and channels."""
-    around, same = padding(auto_pad, pads)
+    around, rule = padding(auto_pad, pads)
     return transposed_convolution.conv_transpose(
         g,
         x,
@@ -67,7 +67,7 @@ def conv_transpose(
         strides=strides,
         dilations=dilations,
         pads=around,
-        same=same,
+        same=rule,
         output_padding=output_padding,
         output_shape=None if output_shape is None else output_shape[2 - g.rank(x) :],
         groups=group,

@@ -20,19 +20,19 @@ def execution_order(nodes: Sequence[NodeProto]) -> tuple[list[NodeProto], list[N
     for i, before in enumerate(waits):
         for j in before:
             users[j].append(i)
-    left = [len(w) for w in waits]
-    ready = [i for i, count in enumerate(left) if count == 0]
+    wait_counts = [len(w) for w in waits]
+    ready = [i for i, count in enumerate(wait_counts) if count == 0]
     heapq.heapify(ready)
     order: list[int] = []
     while ready:
         i = heapq.heappop(ready)
         order.append(i)
         for j in users[i]:
-            left[j] -= 1
-            if left[j] == 0:
+            wait_counts[j] -= 1
+            if wait_counts[j] == 0:
                 heapq.heappush(ready, j)
-    done = set(order)
-    return [nodes[i] for i in order], [n for i, n in enumerate(nodes) if i not in done]
+    order_set = set(order)
+    return [nodes[i] for i in order], [n for i, n in enumerate(nodes) if i not in order_set]
 
 
 def reads(node: NodeProto) -> list[str]:
@@ -45,18 +45,18 @@ def reads(node: NodeProto) -> list[str]:
 
 
 def _free_names(graph: Graph) -> list[str]:
-    own = {t.name for t in graph.initializer} | {v.name for v in graph.input}
-    own |= {out for n in graph.node for out in n.output}
-    used = [name for n in graph.node for name in reads(n)] + [o.name for o in graph.output]
-    return [name for name in used if name not in own]
+    local_names = {t.name for t in graph.initializer} | {v.name for v in graph.input}
+    local_names |= {out for n in graph.node for out in n.output}
+    read_names = [name for n in graph.node for name in reads(n)] + [o.name for o in graph.output]
+    return [name for name in read_names if name not in local_names]
 
 
-def made_twice(nodes: Sequence[NodeProto], known: Iterable[str]) -> Iterator[tuple[NodeProto, str]]:
+def made_twice(nodes: Sequence[NodeProto], outer: Iterable[str]) -> Iterator[tuple[NodeProto, str]]:
     """Each node that makes a value which is known or another node makes too, and the value's name:
     ONNX graphs have single assignments."""
-    made = set(known)
+    names = set(outer)
     for node in nodes:
         for out in node.output:
-            if out and out in made:
+            if out and out in names:
                 yield node, out
-            made.add(out)
+            names.add(out)

@@ -23,10 +23,12 @@ def place_of(node: NodeProto) -> str:
     for text in _texts(node):
         for pattern in _FRAMES:
             frames = pattern.findall(text)
-            own = [f for f in frames if not any(part in f[0] for part in _LIBRARIES)] or frames
-            if own:
+            model_frames = [
+                f for f in frames if not any(part in f[0] for part in _LIBRARIES)
+            ] or frames
+            if model_frames:
                 # Frames of the first form are listed from the outermost on.
-                file, line = own[-1 if pattern is _FRAMES[0] else 0]
+                file, line = model_frames[-1 if pattern is _FRAMES[0] else 0]
                 name = re.split(r"[/\\]", file)[-1]
                 return f"{name}:{line}"
     return ""

@@ -73,15 +73,15 @@ def installed_importers(domain: str) -> Importers:
     points = entry_points_of(GROUP)
     for point in points:
         _check_domain(point)
-    found = [p for p in points if p.name == domain]
-    if len(found) > 1:
-        packages = " and ".join(map(package_of, found))
+    matches = [p for p in points if p.name == domain]
+    if len(matches) > 1:
+        packages = " and ".join(map(package_of, matches))
         raise UserError(
             f"ONNX importers {domain!r} are of packages {packages}",
             code="name-clash",
             hint="uninstall one of them",
         )
-    return _loaded(found[0]) if found else Importers(domain)
+    return _loaded(matches[0]) if matches else Importers(domain)
 
 
 def _hint(domain: str) -> str:
@@ -91,8 +91,8 @@ def _hint(domain: str) -> str:
     if is_onnx(domain):
         return ""
     near = nearest(domain, ["ai.onnx", "ai.onnx.ml", *(p.name for p in entry_points_of(GROUP))])
-    how = f"a package adds importers with an entry point {domain!r} of group {GROUP!r}"
-    return f"{near} {how}".strip()
+    advice = f"a package adds importers with an entry point {domain!r} of group {GROUP!r}"
+    return f"{near} {advice}".strip()
 
 
 def _what(point: EntryPoint) -> str:
@@ -109,14 +109,14 @@ def _check_domain(point: EntryPoint) -> None:
 
 
 def _loaded(point: EntryPoint) -> Importers:
-    what = _what(point)
-    with plugin(what):
+    label = _what(point)
+    with plugin(label):
         table: object = point.load()
 
     def error(message: str) -> UserError:
-        return UserError(f"{what}: {message}", code=_CODE)
+        return UserError(f"{label}: {message}", code=_CODE)
 
-    made: dict[str, dict[int, Importer]] = {}
+    importers: dict[str, dict[int, Importer]] = {}
     expected = "expected {operator: {first version: function}}"
     if not isinstance(table, Mapping) or not table:
         raise error(f"it is {_show(table)}, {expected}")
@@ -130,8 +130,8 @@ def _loaded(point: EntryPoint) -> Importers:
                 raise error(f"{op} has the version {version!r}, expected a number from 1")
             if problem := _no_importer(function):
                 raise error(f"{op} of version {version} {problem}")
-        made[op] = {v: _guarded(f, f"{what}: {op}") for v, f in versions.items()}
-    return Importers(point.name, package_of(point), made)
+        importers[op] = {v: _guarded(f, f"{label}: {op}") for v, f in versions.items()}
+    return Importers(point.name, package_of(point), importers)
 
 
 def _show(value: object) -> str:
@@ -158,12 +158,12 @@ def _no_importer(function: object) -> str:
         if p.kind is not p.KEYWORD_ONLY and kind in KINDS_OF_ATTRIBUTES:
             return f"takes {p.name!r} as an operand, expected an attribute ({kind}) after *"
         if p.kind is p.KEYWORD_ONLY and kind not in KINDS_OF_ATTRIBUTES:
-            known = ", ".join(sorted(KINDS_OF_ATTRIBUTES))
-            return f"annotates attribute {p.name!r} with {kind!r}, expected one of {known}"
+            choices = ", ".join(sorted(KINDS_OF_ATTRIBUTES))
+            return f"annotates attribute {p.name!r} with {kind!r}, expected one of {choices}"
     return ""
 
 
-def _guarded(function: Callable[..., Any], what: str) -> Importer:
+def _guarded(function: Callable[..., Any], label: str) -> Importer:
     """The importer, whose exceptions and wrong results are UserErrors that name it.
 
     What it refuses of a node itself (NodeProblem) stays as it is, and operands that do not fit an
@@ -172,11 +172,11 @@ def _guarded(function: Callable[..., Any], what: str) -> Importer:
 
     @wraps(function)
     def importer(g: OnnxContext, *operands: Held | None, **attrs: object) -> Sequence[Held]:
-        answer = _answer(function, what, g, operands, attrs)
-        given = answer if isinstance(answer, list | tuple) else [answer]
-        values = [_checked(v, what, g, operands) for v in given]
+        answer = _answer(function, label, g, operands, attrs)
+        outputs = answer if isinstance(answer, list | tuple) else [answer]
+        values = [_checked(v, label, g, operands) for v in outputs]
         if any(g.outputs[len(values) :]):
-            message = f"{what} returned {len(values)} value(s) for {len(g.outputs)} outputs"
+            message = f"{label} returned {len(values)} value(s) for {len(g.outputs)} outputs"
             raise UserError(message, code=_CODE, where=g.span)
         return values
 
@@ -185,12 +185,12 @@ def _guarded(function: Callable[..., Any], what: str) -> Importer:
 
 def _answer(
     function: Callable[..., Any],
-    what: str,
+    label: str,
     g: OnnxContext,
     operands: Sequence[Held | None],
     attrs: Mapping[str, object],
 ) -> object:
-    with plugin(what):
+    with plugin(label):
         try:
             return function(g, *operands, **attrs)
         except NodeProblem as error:
@@ -198,21 +198,21 @@ def _answer(
         except UserError as error:
             code = _CODE if error.code in _MISTAKES else error.code
             problem = UserError(
-                f"{what}: {error.message}", code=code, where=g.span, hint=error.hint
+                f"{label}: {error.message}", code=code, where=g.span, hint=error.hint
             )
             problem.__cause__ = error
     raise problem
 
 
-def _checked(value: object, what: str, g: OnnxContext, operands: Sequence[object]) -> Held:
+def _checked(value: object, label: str, g: OnnxContext, operands: Sequence[object]) -> Held:
     """The value of an output; UserError if an importer may not return it."""
     if not isinstance(value, Val | Narrow | TensorList | Absent):
-        raise bad_answer(what, value, "the value of each output", _CODE)
+        raise bad_answer(label, value, "the value of each output", _CODE)
     if not isinstance(value, RVar) or any(value is o for o in operands):
         return value
     if not isinstance(value.type, TensorType):
-        raise bad_answer(what, value.type, "a tensor for each output", _CODE)
+        raise bad_answer(label, value.type, "a tensor for each output", _CODE)
     # Made last, most probably.
     if not any(b.var is value for b in reversed(g.builder.bindings)):
-        raise UserError(f"{what} returned a value of another graph", code=_CODE, where=g.span)
+        raise UserError(f"{label} returned a value of another graph", code=_CODE, where=g.span)
     return value

@@ -205,8 +205,8 @@ def _rank_of_first(
     if op == "Transpose":
         return listed("perm")
     if op == "Pad" and len(operands) < 4:
-        both = _counted(operands, (1,), ranks) or listed("pads") or listed("paddings")
-        return None if both is None else both // 2
+        pad_count = _counted(operands, (1,), ranks) or listed("pads") or listed("paddings")
+        return None if pad_count is None else pad_count // 2
     if op == "Tile":
         return _counted(operands, (1,), ranks)
     if op in ("Resize", "Upsample") and "axes" not in attributes:
@@ -222,8 +222,8 @@ def _counted(operands: Sequence[str], places: Sequence[int], ranks: _Ranks) -> i
 
 
 def _learn_einsum(node: NodeProto, equation: str, ranks: _Ranks) -> None:
-    left, _, right = equation.replace(" ", "").partition("->")
-    for name, term in zip(node.operands, left.split(","), strict=False):
+    left_side, _, right = equation.replace(" ", "").partition("->")
+    for name, term in zip(node.operands, left_side.split(","), strict=False):
         ranks.learn(name, None if "." in term else len(term))
     if "->" in equation:
         ranks.learn(node.output[0], None if "." in right else len(right))
@@ -236,13 +236,13 @@ def _links(node: NodeProto, ranks: _Ranks) -> Iterator[_Link]:
         return
     if op in _ALIKE_SET or op in _WINDOWS:
         # Behind the first result of a normalisation of batches there are statistics.
-        same = outs[:1] if op == "BatchNormalization" else outs
-        yield from (_Link(operands[0], out) for out in same)
+        targets = outs[:1] if op == "BatchNormalization" else outs
+        yield from (_Link(operands[0], out) for out in targets)
     yield from (_Link(operands[0], name) for name in _like_first(op, operands, outs[0]))
     attributes = {a.name: a for a in node.attribute}
-    more = _added(op, operands, attributes, ranks)
-    if more is not None:
-        yield _Link(operands[0], outs[0], more)
+    increment = _added(op, operands, attributes, ranks)
+    if increment is not None:
+        yield _Link(operands[0], outs[0], increment)
 
 
 def _like_first(op: str, operands: Sequence[str], out: str) -> Sequence[str]:
@@ -293,17 +293,17 @@ def _learn_meeting(node: NodeProto, ranks: _Ranks) -> None:
 
 
 def _learn_largest(
-    operands: Sequence[str], others: Sequence[int | None], out: str, ranks: _Ranks
+    operands: Sequence[str], further_ranks: Sequence[int | None], out: str, ranks: _Ranks
 ) -> None:
-    """Broadcasting: the result has the largest rank of the operands, and of `others`."""
-    known = [*(ranks.ranks.get(name) for name in operands), *others]
-    ranks_known = [n for n in known if n is not None]
+    """Broadcasting: the result has the largest rank of the operands, and of `further_ranks`."""
+    operand_ranks = [*(ranks.ranks.get(name) for name in operands), *further_ranks]
+    ranks_known = [n for n in operand_ranks if n is not None]
     result = ranks.ranks.get(out)
-    if len(ranks_known) == len(known):
+    if len(ranks_known) == len(operand_ranks):
         ranks.learn(out, max(ranks_known))
     lacking = {name for name in operands if name not in ranks.ranks}
     smaller = result is not None and all(n < result for n in ranks_known)
-    if smaller and len(lacking) == 1 and None not in others:
+    if smaller and len(lacking) == 1 and None not in further_ranks:
         ranks.learn(lacking.pop(), result)
 
 
@@ -320,19 +320,21 @@ def _learn_gather(operands: Sequence[str], out: str, ranks: _Ranks) -> None:
 
 def _learn_product(operands: Sequence[str], out: str, ranks: _Ranks) -> None:
     """Products of matrices, for each of the dimensions in front; a vector has none of its own."""
-    left, right, result = (ranks.ranks.get(name) for name in (*operands[:2], out))
-    if left is not None and right is not None:
-        both = left > 1 and right > 1
-        ranks.learn(out, max(left, right) if both else max(left + right - 2, 0))
+    left_rank, right_rank, result = (ranks.ranks.get(name) for name in (*operands[:2], out))
+    if left_rank is not None and right_rank is not None:
+        matrices = left_rank > 1 and right_rank > 1
+        ranks.learn(
+            out, max(left_rank, right_rank) if matrices else max(left_rank + right_rank - 2, 0)
+        )
     elif result is not None:
-        other = left if right is None else right
-        name = operands[1] if right is None else operands[0]
-        if other == 1:
+        operand_rank = left_rank if right_rank is None else right_rank
+        name = operands[1] if right_rank is None else operands[0]
+        if operand_rank == 1:
             ranks.learn(name, result + 1)
-        elif other == 2:
+        elif operand_rank == 2:
             ranks.learn(name, max(result, 1))
-        elif other is not None and result != other:
-            ranks.learn(name, result if result > other else 1)
+        elif operand_rank is not None and result != operand_rank:
+            ranks.learn(name, result if result > operand_rank else 1)
 
 
 _ALIKE_SET = frozenset(_ALIKE.split())

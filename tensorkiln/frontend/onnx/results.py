@@ -11,12 +11,12 @@ from tensorkiln.ir.relax import Function, RVar
 
 def distinct(results: Sequence[tuple[str, RVar]]) -> list[tuple[str, RVar]]:
     """Results with names of their own: one that is listed again is `name_2`."""
-    taken = {name for name, _ in results}
-    found: dict[str, RVar] = {}
+    names = {name for name, _ in results}
+    result_of_name: dict[str, RVar] = {}
     for name, value in results:
-        found[unused(name, taken) if name in found else name] = value
-        taken.update(found)
-    return list(found.items())
+        result_of_name[unused(name, names) if name in result_of_name else name] = value
+        names.update(result_of_name)
+    return list(result_of_name.items())
 
 
 def array_types(f: Function, types: Mapping[str, str]) -> dict[str, object]:

@@ -40,13 +40,13 @@ def scan(
             f"{len(operands)} operands, of which num_scan_inputs={num_scan_inputs} are scanned, "
             f"for a body of {len(body.input)}"
         )
-    made = len(body.output) - len(states)
-    if made < 0:
+    stack_count = len(body.output) - len(states)
+    if stack_count < 0:
         raise malformed(f"the body has {len(body.output)} outputs for {len(states)} states")
     axes = _listed(scan_input_axes, num_scan_inputs, "scan_input_axes")
     turned = _listed(scan_input_directions, num_scan_inputs, "scan_input_directions", 2)
-    out_axes = _listed(scan_output_axes, made, "scan_output_axes")
-    out_turned = _listed(scan_output_directions, made, "scan_output_directions", 2)
+    out_axes = _listed(scan_output_axes, stack_count, "scan_output_axes")
+    out_turned = _listed(scan_output_directions, stack_count, "scan_output_directions", 2)
     axes = [g.axis(a, g.rank(x), "scan_input_axes") for a, x in zip(axes, inputs, strict=True)]
     return scans.scan(g, step, states, inputs, axes, turned, out_axes, out_turned)
 
@@ -68,7 +68,7 @@ def scan_8(
     for b in range(count):
         parts = [element(g, x, 0, b) for x in operands]
         number = b * MAX_STEPS
-        found = scan(
+        sample_outputs = scan(
             g,
             lambda t, args, number=number: step(number + t, args),  # type: ignore[misc]
             *parts,
@@ -76,13 +76,13 @@ def scan_8(
             num_scan_inputs=num_scan_inputs,
             scan_input_directions=directions,
         )
-        results.append(found)
+        results.append(sample_outputs)
     return [stack(g, column, 0) for column in zip(*results, strict=True)]
 
 
-def _listed(values: Sequence[int] | None, count: int, what: str, below: int = 0) -> list[int]:
+def _listed(values: Sequence[int] | None, count: int, subject: str, below: int = 0) -> list[int]:
     """An attribute of `count` entries, 0 if absent; each is less than `below`, if that is given."""
-    given = [0] * count if values is None else list(values)
-    if len(given) != count or (below and not all(0 <= v < below for v in given)):
-        raise malformed(f"{what}={given} for {count}")
-    return given
+    entries = [0] * count if values is None else list(values)
+    if len(entries) != count or (below and not all(0 <= v < below for v in entries)):
+        raise malformed(f"{subject}={entries} for {count}")
+    return entries

@@ -69,8 +69,8 @@ def resolved(attr: AttributeProto, scope: GraphScope) -> AttributeProto | None:
     """
     if not attr.ref:
         return attr
-    found = scope.attrs.get(attr.ref)
-    return None if found is None else replace(found, name=attr.name, ref="")
+    argument = scope.attrs.get(attr.ref)
+    return None if argument is None else replace(argument, name=attr.name, ref="")
 
 
 def without_optional(nodes: Sequence[NodeProto], absent: set[str]) -> Sequence[NodeProto]:

@@ -44,16 +44,18 @@ def stand_ins(g: Context, node: NodeProto, scope: GraphScope) -> list[Val | Narr
     types = declared_types(scope)
     if any(o and o not in types for o in node.output):
         operands = [scope.find(name) for name in node.operands]
-        known = [v.tensor if isinstance(v, Val) else None for v in operands]
-        if all(t is not None or not name for t, name in zip(known, node.operands, strict=True)):
-            types = {**bodies.inferred_types(node, known, scope.opsets), **types}
-    made: list[Val | Narrow | Unknown] = []
+        tensor_types = [v.tensor if isinstance(v, Val) else None for v in operands]
+        if all(
+            t is not None or not name for t, name in zip(tensor_types, node.operands, strict=True)
+        ):
+            types = {**bodies.inferred_types(node, tensor_types, scope.opsets), **types}
+    outputs: list[Val | Narrow | Unknown] = []
     for name in node.output:
         value = _stand_in(g, name, types.get(name)) if name else UNKNOWN
         if not isinstance(value, Unknown) and _static_shape(value) is None:
             scope.doubtful.add(name)
-        made.append(value)
-    return made
+        outputs.append(value)
+    return outputs
 
 
 def _static_shape(value: Val | Narrow) -> tuple[int, ...] | None:
@@ -64,11 +66,11 @@ def _static_shape(value: Val | Narrow) -> tuple[int, ...] | None:
 
 def _stand_in(g: Context, name: str, type_: TypeProto | None) -> Val | Narrow | Unknown:
     try:
-        found, format = input_type(ValueInfo(name, type_), set(), g.dims)
+        tensor_type, format = input_type(ValueInfo(name, type_), set(), g.dims)
     except NodeProblem:
         return UNKNOWN
-    made = RVar("stand_in", found)
-    return made if format is None else Narrow(made, format)
+    variable = RVar("stand_in", tensor_type)
+    return variable if format is None else Narrow(variable, format)
 
 
 def is_doubtful(names: Sequence[str], scope: GraphScope) -> bool:

@@ -58,7 +58,7 @@ def summary_of(model: Any) -> ModelSummary:
     assert graph is not None
     nodes = [*_nodes(graph.node), *(n for f in source.model.functions for n in _nodes(f.node))]
     operators = Counter(_operator(n) for n in nodes)
-    own = {t.name for t in graph.initializer}
+    initializers = {t.name for t in graph.initializer}
     weights = sorted(map(_weight, graph.initializer), key=lambda t: -t.bytes)
     files = {e.value: None for t in graph.initializer for e in _places(t)}
     source.files.stand_ins = True
@@ -66,7 +66,7 @@ def summary_of(model: Any) -> ModelSummary:
         path=source.where,
         graph=graph.name,
         opsets={o.domain or "ai.onnx": o.version for o in source.model.opset_import},
-        inputs=tuple(_value(v) for v in graph.input if v.name not in own),
+        inputs=tuple(_value(v) for v in graph.input if v.name not in initializers),
         outputs=tuple(map(_value, graph.output)),
         nodes=len(nodes),
         operators=dict(operators.most_common()),
@@ -119,8 +119,8 @@ def _nodes(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
 
 
 def _operator(n: NodeProto) -> str:
-    own = n.domain in ("", "ai.onnx")
-    return n.op_type if own else f"{n.domain}.{n.op_type}"
+    standard = n.domain in ("", "ai.onnx")
+    return n.op_type if standard else f"{n.domain}.{n.op_type}"
 
 
 def _dtype(code: int) -> str:

@@ -40,20 +40,20 @@ def numpy_dtype(name: str) -> np.dtype:
     return np.dtype(name if PROGRAM_TYPES[name].in_numpy else getattr(ml_dtypes, name))
 
 
-def dtype_name(code: int, what: str) -> str:
+def dtype_name(code: int, subject: str) -> str:
     """Our dtype name for an ONNX element type number; NodeProblem if it is not supported.
 
-    `what` begins the message: "input 'x'".
+    `subject` begins the message: "input 'x'".
     """
     if code in DTYPES:
         return DTYPES[code]
     if code in OTHER_DTYPES:
         raise NodeProblem(
             "dtype",
-            f"{what} has element type {OTHER_DTYPES[code]}",
+            f"{subject} has element type {OTHER_DTYPES[code]}",
             _hint(OTHER_DTYPES[code]),
         )
-    raise NodeProblem("malformed", f"{what} has element type {code}, which ONNX does not define")
+    raise NodeProblem("malformed", f"{subject} has element type {code}, which ONNX does not define")
 
 
 def _hint(name: str) -> str:
@@ -62,9 +62,9 @@ def _hint(name: str) -> str:
     return "supported: " + ", ".join(sorted(DTYPES.values()))
 
 
-def element_type(code: int, what: str) -> str | Format:
+def element_type(code: int, subject: str) -> str | Format:
     """As `dtype_name`, or the format of a type that is only stored (narrow.py)."""
-    return NARROW_DTYPES.get(code) or dtype_name(code, what)
+    return NARROW_DTYPES.get(code) or dtype_name(code, subject)
 
 
 class ExternalFiles:
@@ -182,7 +182,7 @@ def to_constant(t: TensorProto, files: ExternalFiles, name: str = "") -> Constan
 
 def _stored(t: TensorProto, format: Format, files: ExternalFiles) -> np.ndarray:
     """The elements of a tensor of a narrow type, a byte each."""
-    what, dims = _checked_dims(t)
+    subject, dims = _checked_dims(t)
     row, count = format.row, math.prod(dims)
     size = row.size(count)
     if t.location == 1:
@@ -200,7 +200,7 @@ def _stored(t: TensorProto, format: Format, files: ExternalFiles) -> np.ndarray:
     if data.size != size:
         raise NodeProblem(
             "malformed",
-            f"{what} of shape {list(dims)} and type {format.name} needs {size} bytes, "
+            f"{subject} of shape {list(dims)} and type {format.name} needs {size} bytes, "
             f"got {data.size}",
         )
     return unpacked(data, row, count).reshape(dims)
@@ -208,11 +208,11 @@ def _stored(t: TensorProto, format: Format, files: ExternalFiles) -> np.ndarray:
 
 def _checked_dims(t: TensorProto) -> tuple[str, tuple[int, ...]]:
     """What messages call the tensor, and its shape; NodeProblem if an extent is negative."""
-    what = f"tensor {t.name!r}" if t.name else "a tensor"
+    subject = f"tensor {t.name!r}" if t.name else "a tensor"
     dims = tuple(int(d) for d in t.dims)
     if any(d < 0 for d in dims):
-        raise NodeProblem("malformed", f"{what} has a negative dimension: {list(dims)}")
-    return what, dims
+        raise NodeProblem("malformed", f"{subject} has a negative dimension: {list(dims)}")
+    return subject, dims
 
 
 def to_array(t: TensorProto, files: ExternalFiles) -> np.ndarray:
@@ -221,8 +221,8 @@ def to_array(t: TensorProto, files: ExternalFiles) -> np.ndarray:
     Raises NodeProblem for an unsupported dtype or a number of elements that does not fit the
     shape, UserError if an external file cannot be read.
     """
-    what, dims = _checked_dims(t)
-    name = dtype_name(t.data_type, what)
+    subject, dims = _checked_dims(t)
+    name = dtype_name(t.data_type, subject)
     count, dtype = math.prod(dims), numpy_dtype(name).newbyteorder("<")
     if t.location == 1:
         data: memoryview | None = _external(t, files, count * dtype.itemsize)
@@ -234,12 +234,12 @@ def to_array(t: TensorProto, files: ExternalFiles) -> np.ndarray:
         if len(data) != count * dtype.itemsize:
             raise NodeProblem(
                 "malformed",
-                f"{what} of shape {list(dims)} and type {name} needs {count * dtype.itemsize} "
+                f"{subject} of shape {list(dims)} and type {name} needs {count * dtype.itemsize} "
                 f"bytes, got {len(data)}",
             )
         array = np.frombuffer(data, dtype, count)
     else:
-        array = _from_fields(t, name, count, what)
+        array = _from_fields(t, name, count, subject)
     array = array.astype(numpy_dtype(name), copy=False).reshape(dims)
     array.flags.writeable = False
     return array
@@ -297,11 +297,11 @@ def _typed(t: TensorProto, name: str) -> np.ndarray:
             return t.int32_data
 
 
-def _from_fields(t: TensorProto, name: str, count: int, what: str) -> np.ndarray:
+def _from_fields(t: TensorProto, name: str, count: int, subject: str) -> np.ndarray:
     values = _typed(t, name)
     if values.size != count:
         raise NodeProblem(
-            "malformed", f"{what} of shape {t.dims.tolist()} has {values.size} elements"
+            "malformed", f"{subject} of shape {t.dims.tolist()} has {values.size} elements"
         )
     if PROGRAM_TYPES[name].is_half:
         return values.astype(np.uint16).view(numpy_dtype(name))

@@ -30,8 +30,8 @@ class Texts:
     @property
     def tensor(self) -> TensorType:
         """The type of the numbers."""
-        found: TensorType = self.numbers.tensor
-        return found
+        tensor_type: TensorType = self.numbers.tensor
+        return tensor_type
 
 
 def looked_up(
@@ -46,7 +46,7 @@ def looked_up(
 
 def is_one_of(g: Context, x: Texts, texts: Sequence[str]) -> Val:
     """Whether each string is each of these, in a further dimension, as float32."""
-    rows = [[float(text == other) for other in texts] for text in x.table]
+    rows = [[float(text == choice) for choice in texts] for text in x.table]
     return g.emit("take", constant(np.array(rows, np.float32)), x.numbers, axis=0)
 
 

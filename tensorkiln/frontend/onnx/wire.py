@@ -52,21 +52,21 @@ _WIRE_OF = {"int": 0, "float": 5, "str": 2, "bytes": 2, "message": 2}
 _ARRAYS = {"varints": (0, "", "<i8"), "floats": (5, "<f", "<f4"), "doubles": (1, "<d", "<f8")}
 
 
-def varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
-    """Decode the varint at offset `at`: (unsigned 64-bit value, offset of the next byte).
+def varint(data: memoryview, offset: int, end: int) -> tuple[int, int]:
+    """Decode the varint at `offset`: (unsigned 64-bit value, offset of the next byte).
 
     WireError if it is longer than 64 bits or reaches `end`.
     """
     value = shift = 0
-    while at < end:
-        byte = data[at]
-        at += 1
+    while offset < end:
+        byte = data[offset]
+        offset += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, at
+            return value & 0xFFFFFFFFFFFFFFFF, offset
         shift += 7
         if shift > 63:
-            raise WireError(f"an integer at byte {at} is longer than 64 bits")
+            raise WireError(f"an integer at byte {offset} is longer than 64 bits")
     raise WireError(f"the data ends inside an integer at byte {end}")
 
 
@@ -104,14 +104,14 @@ def decode(schema: Schema, data: memoryview, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         raise WireError(f"messages are nested deeper than {MAX_DEPTH}")
     values: dict[str, Any] = {}
-    at, end = 0, len(data)
-    while at < end:
-        key, at = varint(data, at, end)
+    offset, end = 0, len(data)
+    while offset < end:
+        key, offset = varint(data, offset, end)
         number, wire = key >> 3, key & 7
         if number == 0:
-            raise WireError(f"{schema.name}: field number 0 at byte {at}")
+            raise WireError(f"{schema.name}: field number 0 at byte {offset}")
         field = schema.fields.get(number)
-        payload, at = _payload(schema.name, wire, data, at, end)
+        payload, offset = _payload(schema.name, wire, data, offset, end)
         if field is not None:
             _store(schema.name, field, wire, payload, values, depth)
     for field in schema.fields.values():
@@ -123,22 +123,23 @@ def decode(schema: Schema, data: memoryview, depth: int = 0) -> Any:
 
 
 def _payload(
-    name: str, wire: int, data: memoryview, at: int, end: int
+    name: str, wire: int, data: memoryview, offset: int, end: int
 ) -> tuple[int | memoryview, int]:
     """The undecoded value of one field, and the offset of the next field."""
     if wire == 0:
-        return varint(data, at, end)
+        return varint(data, offset, end)
     if wire == 2:
-        size, at = varint(data, at, end)
+        size, offset = varint(data, offset, end)
     elif wire in (1, 5):
         size = 8 if wire == 1 else 4
     else:
-        raise WireError(f"{name}: wire type {wire} at byte {at} is not defined by protobuf")
-    if size > end - at:
+        raise WireError(f"{name}: wire type {wire} at byte {offset} is not defined by protobuf")
+    if size > end - offset:
         raise WireError(
-            f"{name}: a field of {size} bytes starts at byte {at}, but only {end - at} are left"
+            f"{name}: a field of {size} bytes starts at byte {offset}, but only {end - offset} are "
+            "left"
         )
-    return data[at : at + size], at + size
+    return data[offset : offset + size], offset + size
 
 
 def _store(

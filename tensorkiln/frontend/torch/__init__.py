@@ -89,11 +89,11 @@ def from_torch(
     module.eval()
     try:
         if via == "onnx":
-            for option, asked in {
+            for option, is_set in {
                 'state="arguments"': state != "refuse",
                 "seed": seed is not None,
             }.items():
-                if asked:
+                if is_set:
                     raise UserError(f'{option} needs via="export"', code="bad-option")
             return _by_onnx(module, args, named, dynamic_shapes, freeze, names, from_onnx)
         return _by_export(module, args, named, dynamic_shapes, freeze, names, state, seed)
@@ -102,12 +102,12 @@ def from_torch(
             m.training = training
 
 
-def _check_choice(option: str, value: Any, known: Sequence[str]) -> None:
-    if value not in known:
+def _check_choice(option: str, value: Any, choices: Sequence[str]) -> None:
+    if value not in choices:
         raise UserError(
-            f"{option} is {value!r}, expected {' or '.join(map(repr, known))}",
+            f"{option} is {value!r}, expected {' or '.join(map(repr, choices))}",
             code="bad-option",
-            hint=nearest(str(value), known),
+            hint=nearest(str(value), choices),
         )
 
 
@@ -122,9 +122,9 @@ def _from_program(
     via: str,
     seed: int | None,
 ) -> IRModule:
-    given = {"example_inputs": bool(example_inputs), "kwargs": bool(kwargs)}
-    given |= {"dynamic_shapes": dynamic_shapes is not None, 'via="onnx"': via != "export"}
-    for option, set_ in given.items():
+    settings = {"example_inputs": bool(example_inputs), "kwargs": bool(kwargs)}
+    settings |= {"dynamic_shapes": dynamic_shapes is not None, 'via="onnx"': via != "export"}
+    for option, set_ in settings.items():
         if set_:
             raise UserError(f"{option} has no use for an ExportedProgram", code="bad-option")
     return _imported(program, program, {}, freeze, names, state, seed)
@@ -150,10 +150,10 @@ def _by_export(
         with quiet(), whole_recurrences(), torch.no_grad():
             program = torch.export.export(module, args, named, dynamic_shapes=shapes, strict=False)
     except Exception as error:
-        told, cause = export_error(module, error)
-        raise told from cause
-    bound = _bound(module, args, named)
-    dims = dimension_names(program, list(bound), list(bound.values()), dynamic_shapes)
+        failure, cause = export_error(module, error)
+        raise failure from cause
+    arguments = _bound(module, args, named)
+    dims = dimension_names(program, list(arguments), list(arguments.values()), dynamic_shapes)
     return _imported(module, program, dims, freeze, names, state, seed)
 
 
@@ -184,8 +184,8 @@ def _imported(
         with quiet(), torch.no_grad():
             plain = decomposed(program)
     except Exception as error:
-        told, cause = export_error(module, error)
-        raise told from cause
+        failure, cause = export_error(module, error)
+        raise failure from cause
     kind = "model" if module is program else type(module).__name__
     return import_program(
         plain,
@@ -199,22 +199,22 @@ def _imported(
     )
 
 
-def _with_dims(given: Any) -> Any:
+def _with_dims(shapes: Any) -> Any:
     """`dynamic_shapes` with a `torch.export.Dim` for each name; one name is one dimension."""
     import torch
 
-    known: dict[str, Any] = {}
+    dims: dict[str, Any] = {}
 
     def walk(entry: Any) -> Any:
         if isinstance(entry, str):
             if not entry.isidentifier():
                 raise UserError(f"dimension {entry!r} is no identifier", code="bad-dynamic-shapes")
-            return known.setdefault(entry, torch.export.Dim(entry))
+            return dims.setdefault(entry, torch.export.Dim(entry))
         if isinstance(entry, Mapping):
             return {k: walk(v) for k, v in entry.items()}
         return type(entry)(map(walk, entry)) if isinstance(entry, tuple | list) else entry
 
-    return walk(given)
+    return walk(shapes)
 
 
 def _by_onnx(

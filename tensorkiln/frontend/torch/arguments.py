@@ -16,9 +16,11 @@ def check_module(module: Any) -> None:
     import torch
 
     if not isinstance(module, torch.nn.Module):
-        what = module.__name__ if isinstance(module, type) else f"a {type(module).__name__}"
-        hint = f"pass an instance, {what}(...)" if isinstance(module, type) else ""
-        raise UserError(f"expected a torch.nn.Module, got {what}", code="bad-model", hint=hint)
+        description = module.__name__ if isinstance(module, type) else f"a {type(module).__name__}"
+        hint = f"pass an instance, {description}(...)" if isinstance(module, type) else ""
+        raise UserError(
+            f"expected a torch.nn.Module, got {description}", code="bad-model", hint=hint
+        )
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if tensor.is_meta:
             raise UserError(
@@ -29,20 +31,22 @@ def check_module(module: Any) -> None:
 
 
 def check_inputs(
-    module: Any, given: Any, kwargs: Any = None
+    module: Any, example_inputs: Any, kwargs: Any = None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return `given` as a tuple of positional arguments, and `kwargs` as a dict of named ones, that
-    fit the signature of `module.forward`.
+    """Return `example_inputs` as a tuple of positional arguments, and `kwargs` as a dict of named
+    ones, that fit the signature of `module.forward`.
 
-    Raises UserError (code `bad-inputs`) if they do not, if `given` is not a sequence, or if it
-    holds an array that is not a torch.Tensor, such as one of NumPy.
+    Raises UserError (code `bad-inputs`) if they do not, if `example_inputs` is not a sequence, or
+    if it holds an array that is not a torch.Tensor, such as one of NumPy.
     """
     import torch
 
-    if isinstance(given, torch.Tensor | str | Mapping) or not hasattr(given, "__iter__"):
+    if isinstance(example_inputs, torch.Tensor | str | Mapping) or not hasattr(
+        example_inputs, "__iter__"
+    ):
         raise UserError(
-            f"example_inputs is a {type(given).__name__}, expected the positional arguments of a "
-            "call in a tuple or list",
+            f"example_inputs is a {type(example_inputs).__name__}, expected the positional "
+            "arguments of a call in a tuple or list",
             code="bad-inputs",
             hint="(x,) for one argument",
         )
@@ -51,7 +55,7 @@ def check_inputs(
             f"kwargs is a {type(kwargs).__name__}, expected arguments by name in a dict",
             code="bad-inputs",
         )
-    args, named = tuple(given), dict(kwargs or {})
+    args, named = tuple(example_inputs), dict(kwargs or {})
     places = [(f"example_inputs[{i}]", arg) for i, arg in enumerate(args)]
     places += [(f"kwargs[{name!r}]", arg) for name, arg in named.items()]
     for place, leaf in ((place, leaf) for place, arg in places for leaf in _leaves(arg)):
@@ -81,9 +85,9 @@ def _also(named: Mapping[str, Any]) -> str:
 
 def _parameters(module: Any) -> inspect.Signature:
     """The signature of `module.forward` without its annotations, which may be long."""
-    found = inspect.signature(module.forward)
-    plain = [p.replace(annotation=p.empty) for p in found.parameters.values()]
-    return found.replace(parameters=plain, return_annotation=found.empty)
+    signature = inspect.signature(module.forward)
+    plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return signature.replace(parameters=plain, return_annotation=signature.empty)
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -110,57 +114,57 @@ def check_names(option: str, names: Any) -> list[str] | None:
     return list(names)
 
 
-def check_count(option: str, names: list[str] | None, found: Sequence[Any]) -> None:
+def check_count(option: str, names: list[str] | None, values: Sequence[Any]) -> None:
     """Raise UserError (code `bad-names`) if there are more names than inputs or outputs in
-    `found`."""
-    if names is not None and len(names) > len(found):
+    `values`."""
+    if names is not None and len(names) > len(values):
         raise UserError(
-            f"{option} holds {len(names)} names, expected at most {len(found)}: "
-            f"{names[len(found)]!r} is left over",
+            f"{option} holds {len(names)} names, expected at most {len(values)}: "
+            f"{names[len(values)]!r} is left over",
             code="bad-names",
         )
 
 
 def check_dynamic_shapes(
-    module: Any, args: tuple[Any, ...], named: Mapping[str, Any], given: Any
+    module: Any, args: tuple[Any, ...], named: Mapping[str, Any], shapes: Any
 ) -> None:
-    """Raise UserError (code `bad-dynamic-shapes`) if `given` does not fit the arguments.
+    """Raise UserError (code `bad-dynamic-shapes`) if `shapes` does not fit the arguments.
 
     A tuple or list needs one entry for each argument; a dict may only have names of arguments; an
     entry may only mention axes of its tensor. `torch.export` checks the values.
     """
-    if given is None:
+    if shapes is None:
         return
-    where = "dynamic_shapes"
-    if isinstance(given, Mapping):
+    option = "dynamic_shapes"
+    if isinstance(shapes, Mapping):
         names = list(inspect.signature(module.forward).parameters)
-        for name in given:
+        for name in shapes:
             if name not in names:
                 hint = nearest(str(name), names) or f"it takes {', '.join(names)}"
                 message = f"{type(module).__name__}.forward has no argument {name!r}"
-                raise UserError(message, code="bad-dynamic-shapes", where=where, hint=hint)
-        known = {**dict(zip(names, args, strict=False)), **named}
-        pairs = [(f"[{n!r}]", a, given[n]) for n, a in known.items() if n in given]
-    elif isinstance(given, tuple | list):
+                raise UserError(message, code="bad-dynamic-shapes", where=option, hint=hint)
+        arguments = {**dict(zip(names, args, strict=False)), **named}
+        pairs = [(f"[{n!r}]", a, shapes[n]) for n, a in arguments.items() if n in shapes]
+    elif isinstance(shapes, tuple | list):
         if named:
             raise UserError(
                 "expected a dict by the names of all arguments, since some are given by name",
                 code="bad-dynamic-shapes",
-                where=where,
+                where=option,
             )
-        if len(given) != len(args):
+        if len(shapes) != len(args):
             raise UserError(
-                f"{len(given)} entries for {len(args)} example input(s)",
+                f"{len(shapes)} entries for {len(args)} example input(s)",
                 code="bad-dynamic-shapes",
-                where=where,
+                where=option,
             )
-        pairs = [(f"[{i}]", a, s) for i, (a, s) in enumerate(zip(args, given, strict=True))]
+        pairs = [(f"[{i}]", a, s) for i, (a, s) in enumerate(zip(args, shapes, strict=True))]
     else:
         raise UserError(
             f"expected a tuple with an entry for each argument, or a dict by their names, got a "
-            f"{type(given).__name__}",
+            f"{type(shapes).__name__}",
             code="bad-dynamic-shapes",
-            where=where,
+            where=option,
         )
     for place, arg, entry in pairs:
         for axis in axes_of(arg, entry):
@@ -168,7 +172,7 @@ def check_dynamic_shapes(
                 raise UserError(
                     f"there is no axis {axis!r}: the example has shape {list(arg.shape)}",
                     code="bad-dynamic-shapes",
-                    where=where + place,
+                    where=option + place,
                 )
 
 
@@ -182,23 +186,23 @@ def axes_of(arg: Any, entry: Any) -> list[Any]:
     return list(entry) if isinstance(entry, Mapping) else []
 
 
-def check_open(args: tuple[Any, ...], given: Any, inputs: Sequence[Any]) -> None:
-    """Raise UserError (code `bad-dynamic-shapes`) if a dimension that `given` names has a fixed
+def check_open(args: tuple[Any, ...], shapes: Any, inputs: Sequence[Any]) -> None:
+    """Raise UserError (code `bad-dynamic-shapes`) if a dimension that `shapes` names has a fixed
     size in `inputs`, the inputs of the exported graph.
 
     torch does not report it when the module's code only works for one size and it exports that.
     """
     import torch
 
-    entries = list(given.values()) if isinstance(given, Mapping) else list(given or ())
+    entries = list(shapes.values()) if isinstance(shapes, Mapping) else list(shapes or ())
     if len(entries) != len(args) or len(inputs) != len(args):
         return  # some arguments are nested or not tensors, so that inputs do not correspond
     for arg, entry, value in zip(args, entries, inputs, strict=True):
         table = dict(enumerate(entry)) if isinstance(entry, tuple | list) else entry
         for axis in axes_of(arg, entry):
-            asked = table[axis]
-            if isinstance(asked, torch.export.Dim | str) and isinstance(value.shape[axis], int):
-                name = asked if isinstance(asked, str) else asked.__name__
+            dim = table[axis]
+            if isinstance(dim, torch.export.Dim | str) and isinstance(value.shape[axis], int):
+                name = dim if isinstance(dim, str) else dim.__name__
                 raise UserError(
                     f"dimension {name!r} cannot stay open: the module takes {value.shape[axis]} "
                     f"for axis {axis} of {value.name!r} only",

@@ -74,8 +74,8 @@ def complex_importer(name: str, importers: AtenTable) -> AtenImporter:
 
 def _part_wise(importer: AtenImporter, places: Sequence[int]) -> AtenImporter:
     def run(g: AtenContext, *operands: Any, **options: Any) -> Any:
-        others = [v for k, v in enumerate(operands) if k not in places]
-        if is_complex([*others, *options.values()]):
+        plain_operands = [v for k, v in enumerate(operands) if k not in places]
+        if is_complex([*plain_operands, *options.values()]):
             raise unsupported("a complex factor", "torch.view_as_real gives both parts as floats")
         parts: list[Any] = []
         for part in (_real, _imag):
@@ -239,25 +239,25 @@ def addmm(
     g: AtenContext, c: Operand, a: Operand, b: Operand, *, beta: Operand = 1, alpha: Operand = 1
 ) -> Val | Complex:
     """beta * c + alpha * (a @ b)"""
-    made = _scaled(g, matmul(g, _typed(g, a), _typed(g, b)), alpha)
-    other = _scaled(g, _typed(g, c), beta)
-    parts = (g.emit("add", part(g, other), part(g, made)) for part in (_real, _imag))
+    product = _scaled(g, matmul(g, _typed(g, a), _typed(g, b)), alpha)
+    addend = _scaled(g, _typed(g, c), beta)
+    parts = (g.emit("add", part(g, addend), part(g, product)) for part in (_real, _imag))
     real, imag = (g.spread(v, g.out.shape) for v in parts)
     return Complex(real, imag)
 
 
 def linear(g: AtenContext, x: Operand, weight: Operand, bias: Operand = None) -> Val | Complex:
     """x @ weight.T + bias"""
-    made = _multiplied(
+    product = _multiplied(
         g,
         _typed(g, x),
         _typed(g, weight),
         lambda a, b: g.emit("matmul", a, b, transpose_b=True),
     )
     if bias is None:
-        return made
-    other = _typed(g, bias)
-    return Complex(*(g.emit("add", part(g, made), part(g, other)) for part in (_real, _imag)))
+        return product
+    addend = _typed(g, bias)
+    return Complex(*(g.emit("add", part(g, product), part(g, addend)) for part in (_real, _imag)))
 
 
 def _scaled(g: AtenContext, x: Val | Complex, factor: Operand) -> Val | Complex:
@@ -338,9 +338,9 @@ def fft_r2c(
     g: AtenContext, x: Val, axes: Sequence[int], normalization: int, onesided: bool
 ) -> Complex:
     """The transform of a real tensor; with `onesided`, the first half along the last of `axes`."""
-    *others, last = axes
+    *leading_axes, last = axes
     half = _along(g, [x], last, normalization, onesided=onesided)
-    for axis in others:
+    for axis in leading_axes:
         half = _along(g, half, axis, normalization)
     return Complex(*half)
 
@@ -359,9 +359,9 @@ def fft_c2r(
     g: AtenContext, x: Complex, axes: Sequence[int], normalization: int, last_dim_size: Operand
 ) -> Val:
     """The inverse transform of a half, with a real result of this extent along the last axis."""
-    *others, last = axes
+    *leading_axes, last = axes
     parts = [x.real, x.imag]
-    for axis in others:
+    for axis in leading_axes:
         parts = _along(g, parts, axis, normalization, inverse=True)
     (size,) = g.extents_of([last_dim_size])
     return _along(g, parts, last, normalization, inverse=True, onesided=True, size=int_value(size))[

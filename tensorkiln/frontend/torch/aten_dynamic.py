@@ -25,24 +25,24 @@ def masked_select(g: AtenContext, x: Val, mask: Val) -> Val:
     """The elements where the mask, of the same shape when both are broadcast, is true."""
     shape = broadcast_shapes("masked_select", ("x", "mask"), (g.shape(x), g.shape(mask)))
     flat = (g.dims.product(shape),)
-    values, there = (g.reshape(g.spread(v, shape), flat) for v in (x, mask))
-    return dynamic_results(g, "compress", values, there, shapes=[(None,)], axis=0)[0]
+    values, truths = (g.reshape(g.spread(v, shape), flat) for v in (x, mask))
+    return dynamic_results(g, "compress", values, truths, shapes=[(None,)], axis=0)[0]
 
 
 def without_masks(g: AtenContext, x: Val, indices: Sequence[Val | None]) -> list[Val | None]:
     """Indices of x, with those that are masks as the indices of their true elements."""
-    found: list[Val | None] = []
+    plain_indices: list[Val | None] = []
     for index in indices:
         if index is None or not g.type(index).dtype.is_bool:
-            found.append(index)
+            plain_indices.append(index)
             continue
         rank = g.rank(index)
         if not rank:
             raise malformed("an index that is a scalar mask")
         columns = dynamic_results(g, "nonzero", index, shapes=[(rank, None)])[0]
         count = g.shape(columns)[1]
-        found += [g.reshape(g.sliced(columns, 0, k, 1), (count,)) for k in range(rank)]
-    return found
+        plain_indices += [g.reshape(g.sliced(columns, 0, k, 1), (count,)) for k in range(rank)]
+    return plain_indices
 
 
 def unique2(

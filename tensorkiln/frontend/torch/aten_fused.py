@@ -43,9 +43,9 @@ def _attention(
     for k, x in enumerate(operands):
         w, b = (g.sliced(v, 0, g.dims.simplify(width * k), width) for v in packed)
         parts.append(split_heads(g, linear_of(g, x, w, b), heads))
-    made, _ = attention(g, parts[0], parts[1], parts[2], mask)
-    samples, h, length, depth = g.shape(made)
-    turned = g.transpose(made, (0, 2, 1, 3))
+    head_outputs, _ = attention(g, parts[0], parts[1], parts[2], mask)
+    samples, h, length, depth = g.shape(head_outputs)
+    turned = g.transpose(head_outputs, (0, 2, 1, 3))
     joined = g.reshape(turned, (samples, length, g.dims.product((h, depth))))
     return linear_of(g, joined, *projection)
 
@@ -113,7 +113,7 @@ def multi_head_attention(
     mask_type: int | None = None,
 ) -> list[Val | None]:
     """nn.MultiheadAttention, batch first, without the weights of attention as a result."""
-    made = _attention(
+    output = _attention(
         g,
         (query, key, value),
         num_head,
@@ -121,7 +121,7 @@ def multi_head_attention(
         (proj_weight, proj_bias),
         _bias(g, mask, mask_type),
     )
-    return [made, None]
+    return [output, None]
 
 
 TABLE: AtenTable = {

@@ -32,9 +32,9 @@ def index_select(g: AtenContext, x: Val, axis: int, index: Val) -> Val:
     """Slices of one dimension, by number."""
     if not g.rank(x):
         return x
-    at = g.axis(axis, g.rank(x))
+    dimension = g.axis(axis, g.rank(x))
     flat = g.reshape(index, (g.dims.product(g.shape(index)),))
-    return g.emit("take", x, g.inside(flat, g.shape(x)[at], negative=False), axis=at)
+    return g.emit("take", x, g.inside(flat, g.shape(x)[dimension], negative=False), axis=dimension)
 
 
 def embedding(
@@ -76,8 +76,8 @@ def index(g: AtenContext, x: Val, indices: Sequence[Val | None]) -> Val:
         return g.emit("take", x, parts[0], axis=spots[0])
     x = _holding(g, x, spots, parts)
     common = _common(g, parts)
-    rest = [d for d in range(g.rank(x)) if d not in spots]
-    moved = g.transpose(x, [*spots, *rest])
+    free_axes = [d for d in range(g.rank(x)) if d not in spots]
+    moved = g.transpose(x, [*spots, *free_axes])
     extents = g.shape(x)
     places = flat_offset(
         g,
@@ -85,7 +85,7 @@ def index(g: AtenContext, x: Val, indices: Sequence[Val | None]) -> Val:
         [extents[s] for s in spots],
     )
     rows = g.reshape(
-        moved, (g.dims.product(extents[s] for s in spots), *(extents[d] for d in rest))
+        moved, (g.dims.product(extents[s] for s in spots), *(extents[d] for d in free_axes))
     )
     read = g.emit("take", rows, g.spread(places, common), axis=0, outside="clamp")
     if spots != list(range(spots[0], spots[-1] + 1)):
@@ -120,11 +120,15 @@ def index_put(
     x = _holding(g, x, spots, parts)
     common = _common(g, parts)
     extents = g.shape(x)
-    rest = [d for d in range(g.rank(x)) if d not in spots]
-    order = [*spots, *rest]
+    free_axes = [d for d in range(g.rank(x)) if d not in spots]
+    order = [*spots, *free_axes]
     neighbours = spots == list(range(spots[0], spots[-1] + 1))
     before = spots[0] if neighbours else 0
-    shape = (*(extents[d] for d in rest[:before]), *common, *(extents[d] for d in rest[before:]))
+    shape = (
+        *(extents[d] for d in free_axes[:before]),
+        *common,
+        *(extents[d] for d in free_axes[before:]),
+    )
     wide = g.spread(values, shape)
     lead = before + len(common)
     turned = [*range(before, lead), *range(before), *range(lead, len(shape))]
@@ -133,15 +137,15 @@ def index_put(
         g.spread(_place(g, part, extents[s]), common) for part, s in zip(parts, spots, strict=True)
     ]
     moved = g.transpose(x, order)
-    made = scatter_rows(g, moved, columns, updates, "add" if accumulate else "none")
-    return g.transpose(made, [order.index(d) for d in range(g.rank(x))])
+    new_rows = scatter_rows(g, moved, columns, updates, "add" if accumulate else "none")
+    return g.transpose(new_rows, [order.index(d) for d in range(g.rank(x))])
 
 
 def _rows_put(g: AtenContext, x: Val, axis: int, index: Val, source: Val, accumulate: bool) -> Val:
     """`x` with slices of one dimension put or added, of which negative numbers are outside."""
-    at = g.axis(axis, g.rank(x))
-    inside = g.inside(index, g.shape(x)[at], negative=False)
-    return index_put(g, x, [*[None] * at, inside], source, accumulate)
+    dimension = g.axis(axis, g.rank(x))
+    inside = g.inside(index, g.shape(x)[dimension], negative=False)
+    return index_put(g, x, [*[None] * dimension, inside], source, accumulate)
 
 
 def index_add(
@@ -160,8 +164,8 @@ def index_copy(g: AtenContext, x: Val, axis: int, index: Val, source: Val) -> Va
 
 def index_fill(g: AtenContext, x: Val, axis: int, index: Val, value: Operand) -> Val:
     """`x` with a number in the slices of one dimension of these numbers."""
-    at = g.axis(axis, g.rank(x))
-    return index_put(g, x, [*[None] * at, index], g.number(value, g.dtype(x)))
+    dimension = g.axis(axis, g.rank(x))
+    return index_put(g, x, [*[None] * dimension, index], g.number(value, g.dtype(x)))
 
 
 def _put_masked(
@@ -171,13 +175,13 @@ def _put_masked(
     mask = indices[0]
     if mask is None or len(indices) != 1 or accumulate:
         raise unsupported("a mask among other indices", "torch.where")
-    rest = g.rank(x) - g.rank(mask)
-    fits = g.rank(values) <= rest or int_value(g.shape(values)[0]) == 1
+    inner_rank = g.rank(x) - g.rank(mask)
+    fits = g.rank(values) <= inner_rank or int_value(g.shape(values)[0]) == 1
     if not fits:
         raise unsupported("values for a mask, whose count data decides", "torch.masked_scatter")
-    if g.rank(values) > rest:
-        values = g.reshape(values, g.shape(values)[g.rank(values) - rest :])
-    thin = g.reshape(mask, (*g.shape(mask), *(as_expr(1),) * rest))
+    if g.rank(values) > inner_rank:
+        values = g.reshape(values, g.shape(values)[g.rank(values) - inner_rank :])
+    thin = g.reshape(mask, (*g.shape(mask), *(as_expr(1),) * inner_rank))
     return g.emit("where", thin, g.spread(values, g.shape(x)), x)
 
 
@@ -187,20 +191,20 @@ def gather(g: AtenContext, x: Val, axis: int, indices: Val, *, sparse_grad: bool
         return g.spread(x, g.shape(indices))
     if not g.rank(indices):
         return g.emit("take", x, g.inside(indices, g.shape(x)[0], negative=False), axis=0)
-    at = g.axis(axis, g.rank(x))
-    inside = g.inside(indices, g.shape(x)[at], negative=False)
-    return gather_elements(g, x, inside, axis=at)
+    dimension = g.axis(axis, g.rank(x))
+    inside = g.inside(indices, g.shape(x)[dimension], negative=False)
+    return gather_elements(g, x, inside, axis=dimension)
 
 
 def _scattered(g: AtenContext, x: Val, axis: int, indices: Val, source: Val, reduction: str) -> Val:
     """The rule of ONNX, but indices may cover a part of the source too."""
     if not g.rank(x):
-        made = _scattered(
+        vector = _scattered(
             g,
             *(g.reshape(x, (1,)), 0, g.reshape(indices, (1,)), g.reshape(source, (1,))),
             reduction,
         )
-        return g.reshape(made, ())
+        return g.reshape(vector, ())
     for d, extent in enumerate(g.shape(indices)):
         source = g.sliced(source, d, 0, extent)
     if any(int_value(e) == 0 for e in g.shape(indices)):
@@ -236,22 +240,26 @@ def scatter_reduce(
     include_self: bool = True,
 ) -> Val:
     """`x` combined with elements of the source at computed places of one dimension."""
-    known = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
-    if reduce not in known:
-        raise malformed(f"reduce={reduce!r}; expected one of {', '.join(known)}")
-    ones = g.spread(g.like(1, x), g.shape(indices))
-    count = _scattered(g, g.spread(g.like(0, x), g.shape(x)), axis, indices, ones, "add")
+    reductions = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
+    if reduce not in reductions:
+        raise malformed(f"reduce={reduce!r}; expected one of {', '.join(reductions)}")
+    units = g.spread(g.like(1, x), g.shape(indices))
+    count = _scattered(g, g.spread(g.like(0, x), g.shape(x)), axis, indices, units, "add")
     base = x
     if not include_self:
-        unit = identity_element(g, x, known[reduce])
+        unit = identity_element(g, x, reductions[reduce])
         hit = g.emit("greater", count, g.like(0, x))
         base = g.emit("where", hit, g.spread(unit, g.shape(x)), x)
-    made = _scattered(g, base, axis, indices, source, known[reduce])
+    combination = _scattered(g, base, axis, indices, source, reductions[reduce])
     if reduce != "mean":
-        return made
+        return combination
     total = g.emit("add", count, g.like(1, x)) if include_self else count
     total = g.emit("maximum", total, g.like(1, x))
-    return g.emit("div", made, total) if g.type(x).dtype.is_float else floored(g, made, total)
+    return (
+        g.emit("div", combination, total)
+        if g.type(x).dtype.is_float
+        else floored(g, combination, total)
+    )
 
 
 def masked_scatter(g: AtenContext, x: Val, mask: Val, source: Val) -> Val:

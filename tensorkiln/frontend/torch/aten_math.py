@@ -123,23 +123,23 @@ def floored(g: AtenContext, x: Val, y: Val) -> Val:
     if g.type(x).dtype.is_unsigned:
         return quotient
     zero = g.like(0, x)
-    rest = g.emit("sub", x, g.emit("mul", quotient, y))
+    remainder = g.emit("sub", x, g.emit("mul", quotient, y))
     signs = g.emit("logical_xor", g.emit("less", x, zero), g.emit("less", y, zero))
-    below = g.emit("logical_and", g.emit("not_equal", rest, zero), signs)
+    below = g.emit("logical_and", g.emit("not_equal", remainder, zero), signs)
     return g.emit("sub", quotient, g.cast(below, g.dtype(x)))
 
 
 def _floored_floats(g: AtenContext, x: Val, y: Val) -> Val:
     """As torch and Python: from the exact remainder, so that 1 / 0.1 rounds down to 9."""
-    zero, one, half = g.like(0, x), g.like(1, x), g.like(0.5, x)
-    rest = g.emit("mod", x, y, fmod=1)
-    quotient = g.emit("div", g.emit("sub", x, rest), y)
-    signs = g.emit("logical_xor", g.emit("less", y, zero), g.emit("less", rest, zero))
-    below = g.emit("logical_and", g.emit("not_equal", rest, zero), signs)
-    quotient = g.emit("where", below, g.emit("sub", quotient, one), quotient)
+    zero, unit, half = g.like(0, x), g.like(1, x), g.like(0.5, x)
+    remainder = g.emit("mod", x, y, fmod=1)
+    quotient = g.emit("div", g.emit("sub", x, remainder), y)
+    signs = g.emit("logical_xor", g.emit("less", y, zero), g.emit("less", remainder, zero))
+    below = g.emit("logical_and", g.emit("not_equal", remainder, zero), signs)
+    quotient = g.emit("where", below, g.emit("sub", quotient, unit), quotient)
     down = g.emit("floor", quotient)
     up = g.emit("greater", g.emit("sub", quotient, down), half)
-    down = g.emit("where", up, g.emit("add", down, one), down)
+    down = g.emit("where", up, g.emit("add", down, unit), down)
     return g.emit("where", g.emit("equal", y, zero), g.emit("div", x, y), down)
 
 
@@ -169,12 +169,14 @@ def atan2(g: AtenContext, a: Val, b: Val) -> Val:
     """The angle of the point (b, a), between -pi and pi."""
     y, x = (g.floating(v) for v in g.promoted(a, b))
     zero, pi = g.like(0, x), g.like(math.pi, x)
-    both = g.emit(
+    both_infinite = g.emit(
         "logical_and",
         *(g.emit("equal", g.emit("abs", v), g.like(math.inf, v)) for v in (x, y)),
     )
     ratio = g.emit("div", y, x)
-    ratio = g.emit("where", both, g.emit("mul", g.emit("sign", y), g.emit("sign", x)), ratio)
+    ratio = g.emit(
+        "where", both_infinite, g.emit("mul", g.emit("sign", y), g.emit("sign", x)), ratio
+    )
     right = g.emit("atan", ratio)
     turn = g.emit("where", g.emit("less", y, zero), g.emit("neg", pi), pi)
     angle = g.emit("where", g.emit("less", x, zero), g.emit("add", right, turn), right)
@@ -300,9 +302,9 @@ def prelu(g: AtenContext, x: Val, weight: Val) -> Val:
 def clamp(g: AtenContext, x: Val, low: Operand = None, high: Operand = None) -> Val:
     """Elements within bounds, each a number, a size or a tensor; the upper bound wins."""
     y = g.cast(x, g.out.dtype.name)
-    for name, bound in (("maximum", low), ("minimum", high)):
-        if bound is not None:
-            y = g.emit(name, y, g.number(bound, g.out.dtype.name))
+    for name, limit in (("maximum", low), ("minimum", high)):
+        if limit is not None:
+            y = g.emit(name, y, g.number(limit, g.out.dtype.name))
     return y
 
 
@@ -356,7 +358,7 @@ _OVERLOADS = ("Tensor", "Scalar")
 TABLE: AtenTable = {
     **{name: floating(name) for name in _FLOATING.split()},
     **{name: rounded(name) for name in ("ceil", "floor", "round")},
-    **{f"{n}.{o}": compared(ours) for n, ours in _COMPARED.items() for o in _OVERLOADS},
+    **{f"{n}.{o}": compared(operator) for n, operator in _COMPARED.items() for o in _OVERLOADS},
     **{f"logical_{n}": logical(f"logical_{n}") for n in ("and", "or", "xor", "not")},
     **{
         f"bitwise_{n}.{o}": promoting(f"bitwise_{n}", f"logical_{n}")

@@ -56,19 +56,21 @@ def grouped_mm(g: AtenContext, a: Val, b: Val, offs: Val | None = None) -> Val:
     rows, groups, width = g.shape(a)[0], g.shape(b)[0], g.shape(b)[2]
     ends = g.reshape(g.cast(offs, "int64"), (as_expr(1), groups))
     ended = g.emit("less_equal", ends, g.iota(rows, 2, 0))
-    own = g.emit("sum", g.cast(ended, "int64"), axes=(1,), keepdims=False)
+    row_groups = g.emit("sum", g.cast(ended, "int64"), axes=(1,), keepdims=False)
     few, many = int_value(rows), int_value(groups)
     if few is not None and many is not None and few <= many:
-        last = g.emit("minimum", own, g.const(many - 1, "int64"))
-        each = g.emit("take", b, last, axis=0, outside="clamp")
-        made = g.emit("matmul", g.reshape(a, (rows, 1, g.shape(a)[1])), each)
-        made = g.reshape(made, (rows, width))
-        inside = g.emit("less", own, g.const(many, "int64"))
-        return g.emit("where", g.reshape(inside, (rows, 1)), made, g.like(0, made))
-    every = g.emit("matmul", g.reshape(a, (1, *g.shape(a))), b)
-    mine = g.emit("equal", g.reshape(own, (as_expr(1), rows)), g.iota(groups, 2, 0))
-    kept = g.emit("where", g.reshape(mine, (groups, rows, 1)), every, g.like(0, every))
-    return g.emit("sum", kept, axes=(0,), keepdims=False)
+        last = g.emit("minimum", row_groups, g.const(many - 1, "int64"))
+        matrices = g.emit("take", b, last, axis=0, outside="clamp")
+        row_products = g.emit("matmul", g.reshape(a, (rows, 1, g.shape(a)[1])), matrices)
+        row_products = g.reshape(row_products, (rows, width))
+        inside = g.emit("less", row_groups, g.const(many, "int64"))
+        return g.emit("where", g.reshape(inside, (rows, 1)), row_products, g.like(0, row_products))
+    all_products = g.emit("matmul", g.reshape(a, (1, *g.shape(a))), b)
+    mine = g.emit("equal", g.reshape(row_groups, (as_expr(1), rows)), g.iota(groups, 2, 0))
+    group_products = g.emit(
+        "where", g.reshape(mine, (groups, rows, 1)), all_products, g.like(0, all_products)
+    )
+    return g.emit("sum", group_products, axes=(0,), keepdims=False)
 
 
 def addmm(
@@ -76,18 +78,18 @@ def addmm(
 ) -> Val:
     """beta * bias + alpha * a b"""
     if g.type(a).dtype.is_float:
-        made = products.gemm(g, a, b, bias, alpha=float(alpha), beta=float(beta))
-        return g.spread(made, g.out.shape)
-    made = _scaled(g, g.emit("matmul", a, b), alpha)
-    return g.emit("add", made, _scaled(g, bias, beta)) if beta != 0 else made
+        product = products.gemm(g, a, b, bias, alpha=float(alpha), beta=float(beta))
+        return g.spread(product, g.out.shape)
+    product = _scaled(g, g.emit("matmul", a, b), alpha)
+    return g.emit("add", product, _scaled(g, bias, beta)) if beta != 0 else product
 
 
 def baddbmm(
     g: AtenContext, bias: Val, a: Val, b: Val, *, beta: Operand = 1, alpha: Operand = 1
 ) -> Val:
     """beta * bias + alpha * a b, for many matrices."""
-    made = _scaled(g, g.emit("matmul", a, b), alpha)
-    return g.emit("add", made, _scaled(g, bias, beta)) if beta != 0 else made
+    product = _scaled(g, g.emit("matmul", a, b), alpha)
+    return g.emit("add", product, _scaled(g, bias, beta)) if beta != 0 else product
 
 
 def _scaled(g: AtenContext, x: Val, factor: Operand) -> Val:
@@ -107,8 +109,8 @@ def linear_of(g: AtenContext, x: Val, weight: Val, bias: Val | None) -> Val:
     if isinstance(weight, Constant):
         args = [x, g.transpose(weight, (1, 0))] + ([bias] if bias is not None else [])
         return g.emit("linear", *args)
-    made = g.emit("matmul", x, weight, transpose_b=True)
-    return made if bias is None else g.emit("add", made, bias)
+    product = g.emit("matmul", x, weight, transpose_b=True)
+    return product if bias is None else g.emit("add", product, bias)
 
 
 def cdist(g: AtenContext, a: Val, b: Val, norm: float, mode: int | None) -> Val:
@@ -117,19 +119,21 @@ def cdist(g: AtenContext, a: Val, b: Val, norm: float, mode: int | None) -> Val:
     x = g.reshape(a, (*lead, n, 1, m))
     *lead, k, m = g.shape(b)
     y = g.reshape(b, (*lead, 1, k, m))
-    off = g.emit("abs", g.emit("sub", x, y))
-    last = (g.rank(off) - 1,)
+    difference = g.emit("abs", g.emit("sub", x, y))
+    last = (g.rank(difference) - 1,)
     if norm == math.inf:
-        return g.emit("max", off, axes=last, keepdims=False)
+        return g.emit("max", difference, axes=last, keepdims=False)
     if norm == 0:
-        off = g.cast(g.emit("not_equal", off, g.like(0, off)), g.dtype(off))
-        return g.emit("sum", off, axes=last, keepdims=False)
+        difference = g.cast(
+            g.emit("not_equal", difference, g.like(0, difference)), g.dtype(difference)
+        )
+        return g.emit("sum", difference, axes=last, keepdims=False)
     powers = (
-        g.emit("mul", off, off)
+        g.emit("mul", difference, difference)
         if norm == 2
-        else off
+        else difference
         if norm == 1
-        else g.emit("pow", off, g.like(norm, off))
+        else g.emit("pow", difference, g.like(norm, difference))
     )
     total = g.emit("sum", powers, axes=last, keepdims=False)
     if norm in (1, 2):
@@ -145,8 +149,8 @@ def _each(values: Numbers | None, count: int, default: int = 1) -> tuple[int, ..
     numbers = [int_value(as_expr(v)) for v in values or ()]
     if None in numbers:
         raise unsupported("a symbolic window")
-    known = [n for n in numbers if n is not None] or [default]
-    return tuple(known * count if len(known) == 1 else known)
+    entries = [n for n in numbers if n is not None] or [default]
+    return tuple(entries * count if len(entries) == 1 else entries)
 
 
 def convolution(
@@ -242,10 +246,10 @@ def average_pool(n: int) -> AtenImporter:
             ceil_mode=ceil_mode,
         )
         padded = count_include_pad or divisor_override is not None
-        made = pooling.average_pool(g, _batched(g, x, n), shape, count_include_pad=padded)
+        means = pooling.average_pool(g, _batched(g, x, n), shape, count_include_pad=padded)
         if divisor_override is not None:
-            made = g.emit("mul", made, g.like(math.prod(size) / divisor_override, made))
-        return g.reshape(made, g.out.shape)
+            means = g.emit("mul", means, g.like(math.prod(size) / divisor_override, means))
+        return g.reshape(means, g.out.shape)
 
     return run
 
@@ -265,10 +269,10 @@ def adaptive_average_pool(n: int) -> AtenImporter:
     return run
 
 
-def _adapted(g: AtenContext, x: Val, axis: int, wanted: Operand) -> Val:
+def _adapted(g: AtenContext, x: Val, axis: int, extent: Operand) -> Val:
     """One dimension averaged to an extent: element i is the mean of the elements from
     floor(i * n / m) to ceil((i + 1) * n / m) - 1."""
-    n, m = int_value(g.shape(x)[axis]), int_value(as_expr(wanted))
+    n, m = int_value(g.shape(x)[axis]), int_value(as_expr(extent))
     if n is None or m is None:
         raise unsupported("adaptive pooling of a symbolic dimension", "freeze={name: size}")
     if n == m:
@@ -287,8 +291,8 @@ def _adapted(g: AtenContext, x: Val, axis: int, wanted: Operand) -> Val:
 def along(g: AtenContext, x: Val, axis: int, weights: np.ndarray) -> Val:
     """One dimension multiplied by a constant matrix [n, m]."""
     order = [d for d in range(g.rank(x)) if d != axis] + [axis]
-    made = g.emit("linear", g.transpose(x, order), g.const(weights, g.dtype(x)))
-    return g.transpose(made, [order.index(d) for d in range(len(order))])
+    product = g.emit("linear", g.transpose(x, order), g.const(weights, g.dtype(x)))
+    return g.transpose(product, [order.index(d) for d in range(len(order))])
 
 
 # -- normalization ----------------------------------------------------------------------------
@@ -358,13 +362,13 @@ def _normalized(
     eps: float,
 ) -> list[Val]:
     factor = g.emit("rsqrt", g.emit("add", spread, g.like(eps, spread)))
-    made = g.emit("mul", g.emit("sub", x, center), factor)
+    output = g.emit("mul", g.emit("sub", x, center), factor)
     for name, v in (("mul", weight), ("add", bias)):
         if v is not None:
             thin = g.reshape(v, (g.shape(x)[1], *(1 for _ in g.shape(x)[2:])))
-            made = g.emit(name, made, thin)
+            output = g.emit(name, output, thin)
     lead = [g.reshape(v, (g.shape(x)[1],)) for v in (center, factor)]
-    return [made, *lead]
+    return [output, *lead]
 
 
 def layer_norm(
@@ -400,9 +404,9 @@ def group_norm(
     channels = g.shape(x)[1]
     scale = _ones(g, x, channels, 1) if weight is None else weight
     shift = _ones(g, x, channels, 0) if bias is None else bias
-    made = normalization.group_norm(g, x, scale, shift, groups=groups, epsilon=float(eps))
+    output = normalization.group_norm(g, x, scale, shift, groups=groups, epsilon=float(eps))
     if not g.used & {1, 2}:
-        return [made, None, None]
+        return [output, None, None]
     rows = g.reshape(
         x,
         (
@@ -412,7 +416,7 @@ def group_norm(
         ),
     )
     spread, center = variance(g, rows, [2], 0, False)
-    return [made, center, g.emit("rsqrt", g.emit("add", spread, g.like(eps, spread)))]
+    return [output, center, g.emit("rsqrt", g.emit("add", spread, g.like(eps, spread)))]
 
 
 # -- attention, sampling ----------------------------------------------------------------------

@@ -62,10 +62,10 @@ def distribution(draw: Draw, **limits: float) -> AtenImporter:
 
 def randint(g: AtenContext, low: Operand, high: Operand, *size: Any, **options: Any) -> Val:
     """Whole numbers from `low` on, below `high`."""
-    least, most = _extents(g, (low, high))
-    if not -(2**63) <= least < most <= 2**63:
-        raise malformed(f"whole numbers from {least}, below {most}")
-    return _numbers(g, lambda state, shape: state.randint(least, most, shape, dtype=np.int64))
+    lower, upper = _extents(g, (low, high))
+    if not -(2**63) <= lower < upper <= 2**63:
+        raise malformed(f"whole numbers from {lower}, below {upper}")
+    return _numbers(g, lambda state, shape: state.randint(lower, upper, shape, dtype=np.int64))
 
 
 def randperm(g: AtenContext, n: Operand, **options: Any) -> Val:
@@ -103,7 +103,7 @@ def dropout(g: AtenContext, x: Val, probability: float, train: bool | None = Non
     return [g.emit("where", mask, g.emit("mul", x, g.like(scale, x)), g.like(0, x)), mask]
 
 
-def normal_of(g: AtenContext, mean: Operand, std: Operand = 1.0, *rest: Any, **options: Any) -> Val:
+def normal_of(g: AtenContext, mean: Operand, std: Operand = 1.0, *size: Any, **options: Any) -> Val:
     """Normally distributed numbers; mean and deviation are numbers or tensors."""
     if not isinstance(mean, Val) and not isinstance(std, Val):
         _check("std", std, 0)
@@ -188,9 +188,9 @@ def rrelu(
         if train
         else g.like((lower + upper) / 2, x)
     )
-    there = g.emit("less_equal", x, g.like(0, x))
-    y = g.emit("where", there, g.emit("mul", x, slope), x)
-    return [y, g.spread(g.emit("where", there, slope, g.like(1, x)), shape)]
+    nonpositive = g.emit("less_equal", x, g.like(0, x))
+    y = g.emit("where", nonpositive, g.emit("mul", x, slope), x)
+    return [y, g.spread(g.emit("where", nonpositive, slope, g.like(1, x)), shape)]
 
 
 TABLE: AtenTable = {

@@ -21,8 +21,8 @@ def _axes(g: AtenContext, x: Val, axes: Axes) -> tuple[int, ...]:
     rank = g.rank(x)
     if axes is None or (not isinstance(axes, int) and not axes):
         return tuple(range(rank))
-    given = [axes] if isinstance(axes, int) else axes
-    return tuple(sorted(g.axes(given, rank))) if rank else ()
+    numbers = [axes] if isinstance(axes, int) else axes
+    return tuple(sorted(g.axes(numbers, rank))) if rank else ()
 
 
 def _over(g: AtenContext, name: str, x: Val, axes: tuple[int, ...], keep: bool) -> Val:
@@ -44,10 +44,10 @@ def mean(
     g: AtenContext, x: Val, axes: Axes = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Val:
     """The mean over all or some dimensions; of nothing it is NaN."""
-    at, x = _axes(g, x, axes), g.cast(x, g.out.dtype.name)
-    if any(int_value(g.shape(x)[d]) == 0 for d in at):
+    dimensions, x = _axes(g, x, axes), g.cast(x, g.out.dtype.name)
+    if any(int_value(g.shape(x)[d]) == 0 for d in dimensions):
         return g.spread(g.like(math.nan, x), g.out.shape)
-    return _over(g, "mean", x, at, keepdim)
+    return _over(g, "mean", x, dimensions, keepdim)
 
 
 def extreme(name: str) -> AtenImporter:
@@ -69,8 +69,8 @@ def extreme_with_place(name: str) -> AtenImporter:
     """The greatest or least element along a dimension, and its first place."""
 
     def run(g: AtenContext, x: Val, axis: int, keepdim: bool = False) -> list[Val | None]:
-        at = _axes(g, x, axis)
-        values = _of_bools(g, name, x, at, keepdim)
+        dimensions = _axes(g, x, axis)
+        values = _of_bools(g, name, x, dimensions, keepdim)
         places = _place(g, name, x, axis, keepdim) if 1 in g.used else None
         return [values, places]
 
@@ -102,10 +102,10 @@ def truth(name: str) -> AtenImporter:
     def run(g: AtenContext, x: Val, axes: Axes = None, keepdim: bool = False) -> Val:
         if not g.type(x).dtype.is_bool:
             x = g.emit("not_equal", x, g.like(0, x))
-        at = _axes(g, x, axes)
-        if any(int_value(g.shape(x)[d]) == 0 for d in at):
+        dimensions = _axes(g, x, axes)
+        if any(int_value(g.shape(x)[d]) == 0 for d in dimensions):
             return g.spread(g.const(name == "min", g.out.dtype), g.out.shape)
-        return g.cast(_over(g, name, g.cast(x, "uint8"), at, keepdim), g.out.dtype.name)
+        return g.cast(_over(g, name, g.cast(x, "uint8"), dimensions, keepdim), g.out.dtype.name)
 
     return run
 
@@ -114,12 +114,12 @@ def variance(
     g: AtenContext, x: Val, axes: Axes, correction: Operand, keepdim: bool
 ) -> tuple[Val, Val]:
     """The mean of squares of the distances from the mean, over count - correction; and the mean."""
-    at = _axes(g, x, axes)
-    center = _over(g, "mean", x, at, True)
-    off = g.emit("sub", x, center)
-    total = _over(g, "sum", g.emit("mul", off, off), at, keepdim)
+    dimensions = _axes(g, x, axes)
+    center = _over(g, "mean", x, dimensions, True)
+    difference = g.emit("sub", x, center)
+    total = _over(g, "sum", g.emit("mul", difference, difference), dimensions, keepdim)
     wide = g.type(x).dtype.sums.name  # float16 has no count above 65504
-    count = g.number(g.dims.product(g.shape(x)[d] for d in at), wide)
+    count = g.number(g.dims.product(g.shape(x)[d] for d in dimensions), wide)
     by = g.emit("sub", count, g.const(1 if correction is None else float(correction), wide))
     by = g.emit("maximum", by, g.const(0, wide))
     average = center if keepdim else g.reshape(center, g.shape(total))
@@ -196,18 +196,18 @@ def vector_norm(
 ) -> Val:
     """The norm (sum of |x|**ord)**(1/ord) over all or some dimensions."""
     x = g.emit("abs", g.cast(x, dtype_name(dtype) if dtype else g.out.dtype.name))
-    at = _axes(g, x, axes)
+    dimensions = _axes(g, x, axes)
     if ord == math.inf:
-        return _over(g, "max", x, at, keepdim)
+        return _over(g, "max", x, dimensions, keepdim)
     if ord == -math.inf:
-        return _over(g, "min", x, at, keepdim)
+        return _over(g, "min", x, dimensions, keepdim)
     if ord == 0:
         x = g.cast(g.emit("not_equal", x, g.like(0, x)), g.dtype(x))
     if ord in (0, 1):
-        return _over(g, "sum", x, at, keepdim)
+        return _over(g, "sum", x, dimensions, keepdim)
     if ord == 2:
-        return g.emit("sqrt", _over(g, "sum", g.emit("mul", x, x), at, keepdim))
-    total = _over(g, "sum", g.emit("pow", x, g.like(float(ord), x)), at, keepdim)
+        return g.emit("sqrt", _over(g, "sum", g.emit("mul", x, x), dimensions, keepdim))
+    total = _over(g, "sum", g.emit("pow", x, g.like(float(ord), x)), dimensions, keepdim)
     return g.emit("pow", total, g.like(1 / ord, x))
 
 

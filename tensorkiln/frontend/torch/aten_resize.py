@@ -47,10 +47,10 @@ def _weights(
         rows = torch.zeros(min(_CHUNK, n - first), n, dtype=getattr(torch, dtype))
         rows[torch.arange(len(rows)), first + torch.arange(len(rows))] = 1
         if flat:
-            made = operator(rows[:, None], [m], *corners, scale)
+            picture = operator(rows[:, None], [m], *corners, scale)
         else:
-            made = operator(rows[:, None, None], [1, m], *corners, None, scale)
-        parts.append(made.reshape(len(rows), m))
+            picture = operator(rows[:, None, None], [1, m], *corners, None, scale)
+        parts.append(picture.reshape(len(rows), m))
     return np.asarray(torch.cat(parts))
 
 
@@ -87,10 +87,10 @@ def _computed(
     if kind not in ("nearest", "linear"):
         raise unsupported(f"{kind} resizing of a symbolic dimension", "freeze={name: size}")
     mode = "asymmetric" if kind == "nearest" else "align_corners" if corners else "half_pixel"
-    how, size = Sampling(kind, mode, "floor"), g.dims.simplify(g.out.shape[axis])
+    sampling, size = Sampling(kind, mode, "floor"), g.dims.simplify(g.out.shape[axis])
     if scale is None or corners:
-        return resize(g, x, (axis,), None, [size], how)
-    return resize(g, x, (axis,), [float(np.float32(scale))], None, how)
+        return resize(g, x, (axis,), None, [size], sampling)
+    return resize(g, x, (axis,), [float(np.float32(scale))], None, sampling)
 
 
 def _all(
@@ -107,8 +107,8 @@ def _all(
 def by_factors(kind: str, n: int, corners: bool) -> AtenImporter:
     """`upsample_*.vec`: to a size or by factors."""
 
-    def run(g: AtenContext, x: Val, size: Sequence[Operand] | None, *rest: Any) -> Val:
-        align, factors = (rest[0], rest[1]) if corners else (None, rest[0])
+    def run(g: AtenContext, x: Val, size: Sequence[Operand] | None, *options: Any) -> Val:
+        align, factors = (options[0], options[1]) if corners else (None, options[0])
         return _all(g, x, n, kind, list(factors or (None,) * n), align)
 
     return run
@@ -117,9 +117,9 @@ def by_factors(kind: str, n: int, corners: bool) -> AtenImporter:
 def to_size(kind: str, n: int, corners: bool) -> AtenImporter:
     """`upsample_*`: to a size, which factors may explain."""
 
-    def run(g: AtenContext, x: Val, size: Sequence[Operand], *rest: Any) -> Val:
-        align = rest[0] if corners else None
-        factors = list(rest[1:] if corners else rest)
+    def run(g: AtenContext, x: Val, size: Sequence[Operand], *options: Any) -> Val:
+        align = options[0] if corners else None
+        factors = list(options[1:] if corners else options)
         return _all(g, x, n, kind, factors + [None] * (n - len(factors)), align)
 
     return run

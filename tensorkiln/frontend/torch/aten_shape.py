@@ -50,17 +50,17 @@ def expand(g: AtenContext, x: Val, sizes: Sequence[Operand], *, implicit: bool =
 def cat(g: AtenContext, parts: Sequence[Val], axis: int = 0) -> Val:
     """Tensors one after the other; a vector without elements counts as nothing."""
     rank = len(g.out.shape)
-    kept = [p for p in parts if g.rank(p) == rank] or list(parts)
+    tensors = [p for p in parts if g.rank(p) == rank] or list(parts)
     dtype = g.out.dtype.name
-    first, *more = (g.cast(p, dtype) for p in kept)
-    return movement.concat(g, first, *more, axis=axis)
+    first, *tail = (g.cast(p, dtype) for p in tensors)
+    return movement.concat(g, first, *tail, axis=axis)
 
 
 def stack(g: AtenContext, parts: Sequence[Val], axis: int = 0) -> Val:
     """Tensors one beside the other, along a new dimension."""
-    at = g.axis(axis, len(g.out.shape))
-    wide = [g.reshape(p, (*g.shape(p)[:at], 1, *g.shape(p)[at:])) for p in parts]
-    return cat(g, wide, at)
+    dimension = g.axis(axis, len(g.out.shape))
+    wide = [g.reshape(p, (*g.shape(p)[:dimension], 1, *g.shape(p)[dimension:])) for p in parts]
+    return cat(g, wide, dimension)
 
 
 def slice_(
@@ -72,11 +72,11 @@ def slice_(
     step: Operand = 1,
 ) -> Val:
     """x[start:end:step] along one dimension."""
-    at = g.axis(axis, g.rank(x))
+    dimension = g.axis(axis, g.rank(x))
     by = int_value(as_expr(step))
     if by is None:
         raise unsupported("a step that is symbolic")
-    return g.sliced(x, at, _first(g, x, at, start), g.out.shape[at], by)
+    return g.sliced(x, dimension, _first(g, x, dimension, start), g.out.shape[dimension], by)
 
 
 def _first(g: AtenContext, x: Val, axis: int, start: Operand) -> Expr:
@@ -101,36 +101,38 @@ def _negative(g: AtenContext, e: Expr) -> bool:
 
 def _index(g: AtenContext, x: Val, axis: int, index: Operand) -> Expr:
     """An index of a dimension, counted from the front."""
-    at = as_expr(index)
-    return g.dims.simplify(at + g.shape(x)[axis]) if _negative(g, at) else at
+    offset = as_expr(index)
+    return g.dims.simplify(offset + g.shape(x)[axis]) if _negative(g, offset) else offset
 
 
 def select(g: AtenContext, x: Val, axis: int, index: Operand) -> Val:
     """x[index] along one dimension, without it."""
-    at = g.axis(axis, g.rank(x))
-    return to_result(g, g.sliced(x, at, _index(g, x, at, index), 1))
+    dimension = g.axis(axis, g.rank(x))
+    return to_result(g, g.sliced(x, dimension, _index(g, x, dimension, index), 1))
 
 
 def split_with_sizes(g: AtenContext, x: Val, sizes: Sequence[Operand], axis: int = 0) -> list[Val]:
     """Parts of given extents."""
-    at = g.axis(axis, g.rank(x))
+    dimension = g.axis(axis, g.rank(x))
     begin, parts = as_expr(0), []
     for size in sizes:
-        parts.append(g.sliced(x, at, begin, size))
+        parts.append(g.sliced(x, dimension, begin, size))
         begin = g.dims.simplify(begin + as_expr(size))
     return parts
 
 
 def split(g: AtenContext, x: Val, size: Operand, axis: int = 0) -> list[Val]:
     """Parts of one extent, of which the last may be shorter."""
-    at = g.axis(axis, g.rank(x))
-    return split_with_sizes(g, x, [t.shape[at] for t in g.results if t is not None], at)
+    dimension = g.axis(axis, g.rank(x))
+    return split_with_sizes(
+        g, x, [t.shape[dimension] for t in g.results if t is not None], dimension
+    )
 
 
 def unbind(g: AtenContext, x: Val, axis: int = 0) -> list[Val]:
     """All slices along one dimension, without it."""
-    at = g.axis(axis, g.rank(x))
-    return [select(g, x, at, k) for k in range(len(g.results))]
+    dimension = g.axis(axis, g.rank(x))
+    return [select(g, x, dimension, k) for k in range(len(g.results))]
 
 
 def flip(g: AtenContext, x: Val, axes: Sequence[int]) -> Val:
@@ -159,8 +161,8 @@ def _rolled(g: AtenContext, x: Val, shift: Operand, axis: int) -> Val:
     first = g.dims.simplify((0 - as_expr(shift)) % extent)
     if int_value(first) == 0:
         return x
-    rest = g.sliced(x, axis, first, extent - first)
-    return g.emit("concat", rest, g.sliced(x, axis, 0, first), axis=axis)
+    tail = g.sliced(x, axis, first, extent - first)
+    return g.emit("concat", tail, g.sliced(x, axis, 0, first), axis=axis)
 
 
 def repeat(g: AtenContext, x: Val, repeats: Sequence[Operand]) -> Val:
@@ -174,8 +176,8 @@ def diagonal(g: AtenContext, x: Val, offset: int = 0, first: int = 0, second: in
     """The elements (i, i + offset) of two dimensions, as the last dimension."""
     rank = g.rank(x)
     a, b = g.axis(first, rank, "dim1"), g.axis(second, rank, "dim2")
-    rest = [i for i in range(rank) if i not in (a, b)]
-    moved = g.transpose(x, [*rest, a, b])
+    outer_axes = [i for i in range(rank) if i not in (a, b)]
+    moved = g.transpose(x, [*outer_axes, a, b])
     lead, (n, m) = g.shape(moved)[:-2], g.shape(moved)[-2:]
     count = g.out.shape[-1]
     if int_value(count) == 0:
@@ -239,8 +241,8 @@ def _same_place(
         return False
     return all(
         g.dims.same(as_expr(n), extent)
-        and (int_value(extent) == 1 or g.dims.same(as_expr(by), g.sizes.expr(own)))
-        for n, extent, by, own in zip(size, shape, stride, memory.stride(), strict=True)
+        and (int_value(extent) == 1 or g.dims.same(as_expr(by), g.sizes.expr(memory_stride)))
+        for n, extent, by, memory_stride in zip(size, shape, stride, memory.stride(), strict=True)
     )
 
 
@@ -254,22 +256,24 @@ def slice_scatter(
     step: Operand = 1,
 ) -> Val:
     """`x` with x[start:end:step] replaced along one dimension."""
-    at = g.axis(axis, g.rank(x))
+    dimension = g.axis(axis, g.rank(x))
     by = int_value(as_expr(step))
     if by is None:
         raise unsupported("a step that is symbolic")
-    begin = _first(g, x, at, start)
-    extent, count = g.shape(x)[at], g.shape(source)[at]
+    begin = _first(g, x, dimension, start)
+    extent, count = g.shape(x)[dimension], g.shape(source)[dimension]
     if int_value(count) == 0:
         return x
     if by == 1:
         after = g.dims.simplify(begin + count)
         parts = [
-            g.sliced(x, at, 0, begin),
+            g.sliced(x, dimension, 0, begin),
             source,
-            g.sliced(x, at, after, g.dims.simplify(extent - after)),
+            g.sliced(x, dimension, after, g.dims.simplify(extent - after)),
         ]
-        return g.emit("concat", *(p for p in parts if int_value(g.shape(p)[at]) != 0), axis=at)
+        return g.emit(
+            "concat", *(p for p in parts if int_value(g.shape(p)[dimension]) != 0), axis=dimension
+        )
     # Each place of the result looks whether the source has an element for it.
     place = g.emit("sub", g.iota(extent), g.reshape(g.shape_value([begin]), ()))
     number = g.emit("div", place, g.const(by, "int64"))
@@ -280,32 +284,34 @@ def slice_scatter(
         g.emit("less", number, g.reshape(g.shape_value([count]), ())),
     )
     hit = g.emit("logical_and", exact, inside)
-    shape = [extent if i == at else as_expr(1) for i in range(g.rank(x))]
+    shape = [extent if i == dimension else as_expr(1) for i in range(g.rank(x))]
     read = g.emit("maximum", number, g.const(0, "int64"))
-    moved = g.emit("take", source, read, axis=at, outside="clamp")
+    moved = g.emit("take", source, read, axis=dimension, outside="clamp")
     return g.emit("where", g.reshape(hit, shape), moved, x)
 
 
 def select_scatter(g: AtenContext, x: Val, source: Val, axis: int, index: Operand) -> Val:
     """`x` with x[index] replaced along one dimension."""
-    at = g.axis(axis, g.rank(x))
-    place = _index(g, x, at, index)
-    thin = g.reshape(source, [as_expr(1) if i == at else d for i, d in enumerate(g.shape(x))])
-    return slice_scatter(g, x, thin, at, place)
+    dimension = g.axis(axis, g.rank(x))
+    place = _index(g, x, dimension, index)
+    thin = g.reshape(
+        source, [as_expr(1) if i == dimension else d for i, d in enumerate(g.shape(x))]
+    )
+    return slice_scatter(g, x, thin, dimension, place)
 
 
 def unfold(g: AtenContext, x: Val, axis: int, size: Operand, step: Operand) -> Val:
     """Windows of one dimension, `step` apart; their elements are a new last dimension."""
     if not g.rank(x):
         return g.reshape(x, (as_expr(size),))
-    at = g.axis(axis, g.rank(x))
-    count = g.out.shape[at]
+    dimension = g.axis(axis, g.rank(x))
+    count = g.out.shape[dimension]
     by = g.number(step, "int64")
     first = g.emit("mul", g.iota(count, 2, 0), by)
     places = g.emit("add", first, g.iota(size, 2, 1))
-    read = g.emit("take", x, places, axis=at, outside="clamp")
-    rest = [d for d in range(g.rank(x) + 1) if d != at + 1]
-    return g.transpose(read, [*rest, at + 1])
+    read = g.emit("take", x, places, axis=dimension, outside="clamp")
+    outer_axes = [d for d in range(g.rank(x) + 1) if d != dimension + 1]
+    return g.transpose(read, [*outer_axes, dimension + 1])
 
 
 # -- padding ----------------------------------------------------------------------------------

@@ -89,8 +89,8 @@ def _up_to_each(g: AtenContext, x: Val, axis: int) -> tuple[Val, Val, Callable[[
     """For x with the dimension last: its elements j as [..., 1, n], whether j <= i, [n, n], and
     what puts the dimension back. The time is quadratic in its extent."""
     rank = g.rank(x)
-    at = g.axis(axis, rank)
-    order = [*(d for d in range(rank) if d != at), at]
+    dimension = g.axis(axis, rank)
+    order = [*(d for d in range(rank) if d != dimension), dimension]
     moved = g.transpose(x, order)
     n = g.shape(moved)[-1]
     upto = g.emit("less_equal", g.iota(n, 2, 1), g.iota(n, 2, 0))
@@ -120,9 +120,9 @@ def cumulative_extreme(name: str) -> AtenImporter:
         else:
             worst = np.iinfo(kind).min if name == "max" else np.iinfo(kind).max
         best = _over_last(g, name, g.emit("where", upto, wide, g.like(worst, wide)))
-        same = g.emit("equal", wide, g.reshape(best, (*g.shape(best), 1)))
+        is_best = g.emit("equal", wide, g.reshape(best, (*g.shape(best), 1)))
         places = g.iota(g.shape(best)[-1], 2, 1)
-        mine = g.emit("where", g.emit("logical_and", upto, same), places, g.const(0, "int64"))
+        mine = g.emit("where", g.emit("logical_and", upto, is_best), places, g.const(0, "int64"))
         return g.cast(back(best), dtype), back(_over_last(g, "max", mine))
 
     return run
@@ -133,10 +133,10 @@ def logcumsumexp(g: AtenContext, x: Val, axis: int) -> Val:
     if not g.rank(x):
         return x
     wide, upto, back = _up_to_each(g, x, axis)
-    kept = g.emit("where", upto, wide, g.like(-math.inf, wide))
-    top = _over_last(g, "max", kept)
+    prefixes = g.emit("where", upto, wide, g.like(-math.inf, wide))
+    top = _over_last(g, "max", prefixes)
     safe = g.emit("where", g.emit("equal", top, g.like(-math.inf, top)), g.like(0, top), top)
-    terms = g.emit("exp", g.emit("sub", kept, g.reshape(safe, (*g.shape(safe), 1))))
+    terms = g.emit("exp", g.emit("sub", prefixes, g.reshape(safe, (*g.shape(safe), 1))))
     return back(g.emit("add", safe, g.emit("log", _over_last(g, "sum", terms))))
 
 
@@ -152,12 +152,16 @@ def kthvalue(
         raise unsupported("a symbolic k")
     if not g.rank(x):
         return x, g.const(0, "int64")
-    at, found = g.axis(axis, g.rank(x)), []
+    dimension, outputs = g.axis(axis, g.rank(x)), []
     for v in sort(g, x, axis):
-        one = g.sliced(v, at, count - 1, 1)
-        shape = g.shape(one)
-        found.append(one if keepdim else g.reshape(one, [*shape[:at], *shape[at + 1 :]]))
-    return found
+        element = g.sliced(v, dimension, count - 1, 1)
+        shape = g.shape(element)
+        outputs.append(
+            element
+            if keepdim
+            else g.reshape(element, [*shape[:dimension], *shape[dimension + 1 :]])
+        )
+    return outputs
 
 
 def searchsorted(

@@ -37,7 +37,7 @@ class Host(Protocol):
 def cond(host: Host, node: Any) -> list[Any]:
     """One of two bodies, by a condition of data or of sizes."""
     pred, yes, no, operands = _arguments(node, ("pred", "true_fn", "false_fn", "operands"))
-    given = [host.argument(v) for v in operands]
+    arguments = [host.argument(v) for v in operands]
     truth = host.argument(pred)
     bodies = [host.submodule(s) for s in (yes, no)]
     if isinstance(truth, Expr) and int_value(truth) is not None:
@@ -45,15 +45,15 @@ def cond(host: Host, node: Any) -> list[Any]:
     if isinstance(truth, Constant) and truth.array.size == 1:
         truth = bool(truth.array.item())
     if isinstance(truth, bool):
-        return host.body(bodies[0 if truth else 1], given)
+        return host.body(bodies[0 if truth else 1], arguments)
     x = host.g.number(truth, "bool")
-    return branches(host.g, x, [_tensors(host, body, given) for body in bodies])
+    return branches(host.g, x, [_tensors(host, body, arguments) for body in bodies])
 
 
 def _arguments(node: Any, names: Sequence[str]) -> list[Any]:
     """The arguments of a node in the order of their names; empty tuples for those left out."""
-    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    return [given.get(name, ()) for name in names]
+    arguments: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    return [arguments.get(name, ()) for name in names]
 
 
 def _tensors(host: Host, body: Any, operands: Sequence[Any]) -> Callable[[], list[Val]]:
@@ -72,14 +72,14 @@ def _only_tensors(values: Sequence[Any]) -> list[Val]:
 def while_loop(host: Host, node: Any) -> list[Any]:
     """The states after the last iteration."""
     names = ("cond_fn", "body_fn", "carried_inputs", "additional_inputs")
-    test, body, states, others = _arguments(node, names)
-    more = [host.argument(v) for v in others]
+    test, body, states, extra_operands = _arguments(node, names)
+    extra_values = [host.argument(v) for v in extra_operands]
     first = _only_tensors([host.argument(v) for v in states])
-    run, again = (partial(_called, host, host.submodule(m), more) for m in (body, test))
+    run, again = (partial(_called, host, host.submodule(m), extra_values) for m in (body, test))
 
     def step(args: Sequence[Val]) -> list[Val]:
-        made = run(args[2:])
-        return [*again(made), *made]
+        new_states = run(args[2:])
+        return [*again(new_states), *new_states]
 
     outer = host.g.repeated
     host.g.repeated = True
@@ -90,8 +90,8 @@ def while_loop(host: Host, node: Any) -> list[Any]:
         host.g.repeated = outer
 
 
-def _called(host: Host, body: Any, others: Sequence[Any], states: Sequence[Val]) -> list[Val]:
-    return _only_tensors(host.body(body, [*states, *others]))
+def _called(host: Host, body: Any, extra_values: Sequence[Any], states: Sequence[Val]) -> list[Val]:
+    return _only_tensors(host.body(body, [*states, *extra_values]))
 
 
 HIGHER: Mapping[str, Callable[[Host, Any], list[Any]]] = {"cond": cond, "while_loop": while_loop}

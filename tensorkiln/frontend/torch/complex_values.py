@@ -33,8 +33,8 @@ def has_complex_result(fakes: Any) -> bool:
 
 def tensors(value: Any) -> Iterator[Val]:
     """The tensors of floats that results are made of."""
-    for one in value if isinstance(value, list | tuple) else [value]:
-        if isinstance(one, Complex):
-            yield from (one.real, one.imag)
-        elif isinstance(one, Val):
-            yield one
+    for entry in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(entry, Complex):
+            yield from (entry.real, entry.imag)
+        elif isinstance(entry, Val):
+            yield entry

@@ -81,8 +81,8 @@ class AtenContext(Context):
         binary = {"FloatTrueDiv": "div", "IntTrueDiv": "div", "FloatPow": "pow", "Pow": "pow"}
         folded = {"Add": "add", "Mul": "mul"}
         if kind in binary | folded:
-            first, *rest = (self.computed(part, dtype) for part in e.args)
-            for part in rest:
+            first, *terms = (self.computed(part, dtype) for part in e.args)
+            for part in terms:
                 first = self.emit((binary | folded)[kind], first, part)
             return first
         if kind == "OpaqueUnaryFn_sqrt":
@@ -128,9 +128,9 @@ class AtenContext(Context):
 
         stands = [stand(x) for x in operands]
         total = stands[0]
-        for other in stands[1:]:
-            dtype = torch.result_type(total, other)
-            ranks = [getattr(x, "ndim", -1) for x in (total, other)]
+        for stand_in in stands[1:]:
+            dtype = torch.result_type(total, stand_in)
+            ranks = [getattr(x, "ndim", -1) for x in (total, stand_in)]
             total = torch.empty((1,) * max(*ranks, 0), dtype=dtype, device="meta")
         if isinstance(total, torch.Tensor):
             return dtype_name(total.dtype)

@@ -38,10 +38,10 @@ def find(table: AtenTable, reasons: Mapping[str, str], name: str) -> AtenImporte
     """The importer of an operator; NodeProblem, with a reason where one is known, without one."""
     if name in table:
         return table[name]
-    why = reasons.get(name) or reasons.get(name.partition(".")[0])
-    message = "the operator is not supported" + (f": {why}" if why else "")
-    same = [known for known in table if known.partition(".")[0] == name.partition(".")[0]]
-    hint = "" if why else nearest(name, same)
+    reason = reasons.get(name) or reasons.get(name.partition(".")[0])
+    message = "the operator is not supported" + (f": {reason}" if reason else "")
+    overloads = [key for key in table if key.partition(".")[0] == name.partition(".")[0]]
+    hint = "" if reason else nearest(name, overloads)
     raise unsupported(message, hint, "operator")
 
 
@@ -54,36 +54,36 @@ def arguments(
     """
     positional, options = [], {}
     for k, row in enumerate(schema.arguments):
-        given = args[k] if k < len(args) else named.get(row.name, _MISSING)
+        argument = args[k] if k < len(args) else named.get(row.name, _MISSING)
         if row.kwarg_only:
-            if given is not _MISSING and row.name not in _PLACEMENT:
-                options[row.name] = given
+            if argument is not _MISSING and row.name not in _PLACEMENT:
+                options[row.name] = argument
         else:
-            positional.append((row, given))
+            positional.append((row, argument))
     while positional and positional[-1][1] is _MISSING:
         positional.pop()
-    known = inspect.signature(importer).parameters
-    any_option = any(p.kind is p.VAR_KEYWORD for p in known.values())
+    parameters = inspect.signature(importer).parameters
+    any_option = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for row in schema.arguments:
-        if row.name in options and row.name not in known and not any_option:
+        if row.name in options and row.name not in parameters and not any_option:
             value = options.pop(row.name)
             if value is not None and not (row.has_default_value() and value == row.default_value):
                 raise unsupported(f"argument {row.name}={value!r}")
-    values = [row.default_value if given is _MISSING else given for row, given in positional]
-    return _within(known, positional, values), options
+    values = [row.default_value if arg is _MISSING else arg for row, arg in positional]
+    return _within(parameters, positional, values), options
 
 
-def _within(known: Mapping[str, Any], rows: Sequence[Any], values: list[Any]) -> list[Any]:
+def _within(parameters: Mapping[str, Any], rows: Sequence[Any], values: list[Any]) -> list[Any]:
     """The arguments that the importer has parameters for; the others must have their defaults."""
-    kinds = [p.kind for p in known.values()]
+    kinds = [p.kind for p in parameters.values()]
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         return values
-    most = sum(kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds) - 1
-    for (row, _), value in zip(rows[most:], values[most:], strict=True):
+    parameter_count = sum(kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds) - 1
+    for (row, _), value in zip(rows[parameter_count:], values[parameter_count:], strict=True):
         if (
             row.name not in _PLACEMENT
             and value is not None
             and not (row.has_default_value() and value == row.default_value)
         ):
             raise unsupported(f"argument {row.name}={value!r}")
-    return values[:most]
+    return values[:parameter_count]

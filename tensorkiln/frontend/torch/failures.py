@@ -48,17 +48,17 @@ def export_error(module: Any, error: Exception) -> tuple[TensorkilnError, Except
     operator = _OPERATOR.search(texts[-1])
     if operator:
         node = next((m[1] for m in map(_NODE.search, texts) if m), "")
-        why = texts[-1].partition("Failure message: ")[2]
-        text = f"torch cannot export it to ONNX ({why})" if why else "torch cannot export it"
+        reason = texts[-1].partition("Failure message: ")[2]
+        text = f"torch cannot export it to ONNX ({reason})" if reason else "torch cannot export it"
         return UnsupportedError([Issue("operator", node, operator[1], text)], where=name), cause
     fixed = _FIXED.search(texts[-1])
     if fixed:
         text = f"dimension {fixed[1]!r} cannot stay open: the module takes {fixed[2]} only"
         return UserError(text, code="bad-dynamic-shapes", where="dynamic_shapes"), cause
-    said = "\n  ".join(_without_advice(texts[-1])) or "no reason given"
-    at = _place(module, cause)
+    message = "\n  ".join(_without_advice(texts[-1])) or "no reason given"
+    place = _place(module, cause)
     return UserError(
-        f"torch cannot export {name}: {at}{type(cause).__name__}: {said}",
+        f"torch cannot export {name}: {place}{type(cause).__name__}: {message}",
         code="export-failed",
         hint="; ".join(
             filter(None, (_fixes(texts[-1]), "this error's __cause__ has the full message"))
@@ -68,10 +68,10 @@ def export_error(module: Any, error: Exception) -> tuple[TensorkilnError, Except
 
 def _fixes(text: str) -> str:
     """What torch would write for the sizes, such as `h = 8*_h`, in one line; or ""."""
-    found = _FIXES.search(text)
-    if found is None:
+    match = _FIXES.search(text)
+    if match is None:
         return ""
-    fixes = ", ".join(line.strip() for line in found[1].splitlines())
+    fixes = ", ".join(line.strip() for line in match[1].splitlines())
     return f"torch suggests {fixes.replace(', max=oo', '').replace('max=oo', '')}"
 
 
@@ -88,17 +88,19 @@ def _place(module: Any, cause: Exception) -> str:
     An example: `in layers.0 (Block), forward, model.py:12: `.
     """
     names = {id(m): name for name, m in module.named_modules()}
-    found = ""
+    place = ""
     for frame, line in traceback.walk_tb(cause.__traceback__):
         code = frame.f_code
-        own = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        method = getattr(type(own), code.co_name, None)
+        instance = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        method = getattr(type(instance), code.co_name, None)
         if (
-            id(own) in names
+            id(instance) in names
             and getattr(method, "__code__", None) is code
             and code.co_name[0] != "_"
         ):
-            called = f"{names[id(own)]} ({type(own).__name__})" if names[id(own)] else ""
+            called = (
+                f"{names[id(instance)]} ({type(instance).__name__})" if names[id(instance)] else ""
+            )
             file = f"{Path(code.co_filename).name}:{line}"
-            found = f"in {called + ', ' if called else ''}{code.co_name}, {file}: "
-    return found
+            place = f"in {called + ', ' if called else ''}{code.co_name}, {file}: "
+    return place

@@ -78,10 +78,10 @@ def import_graph(
     Raises UnsupportedError with all issues; UserError for a wrong `freeze`.
     """
     importer = Importer(module, interface, freeze, seed)
-    made = importer.run(name)
-    if made is None:
+    ir_module = importer.run(name)
+    if ir_module is None:
         raise UnsupportedError(importer.issues, where=name)
-    return made
+    return ir_module
 
 
 class Importer:
@@ -110,10 +110,10 @@ class Importer:
         outs = [self._result(results[k], out) for k, out in self.interface.outputs.items()]
         if self.issues:
             return None
-        made = [o for o in outs if o is not None]
-        if len(made) != len(outs):
+        variables = [o for o in outs if o is not None]
+        if len(variables) != len(outs):
             raise InternalError("a result has no value, and no node says why", code="import-failed")
-        return self._module(made, name)
+        return self._module(variables, name)
 
     def _nodes(self) -> Sequence[Any]:
         """Import the nodes of `self.module`, and return those that are its results."""
@@ -130,7 +130,7 @@ class Importer:
     def body(self, module: Any, operands: Sequence[Any]) -> list[Any]:
         """The results of a graph for these operands; BodyRefused if it has issues."""
         before, outer, span = len(self.issues), self.module, self.g.span
-        known = dict(self.sizes.symbols)
+        symbols = dict(self.sizes.symbols)
         places = [n for n in module.graph.nodes if n.op == "placeholder"]
         if len(places) != len(operands):
             raise malformed(f"a body of {len(places)} operands for {len(operands)}")
@@ -138,20 +138,20 @@ class Importer:
         try:
             self.module = module
             results = self._nodes()
-            found = [self.argument(r) for r in results]
+            values = [self.argument(r) for r in results]
         finally:
             self.module, self.g.span = outer, span
-            self.sizes.symbols = known  # a size that is bound in a body is not known outside
-        if len(self.issues) != before or any(v is None for v in found):
+            self.sizes.symbols = symbols  # a size that is bound in a body is not known outside
+        if len(self.issues) != before or any(v is None for v in values):
             raise BodyRefused
-        return found
+        return values
 
     def submodule(self, node: Any) -> Any:
         """The module that a `get_attr` node names."""
-        found = self.module
+        member = self.module
         for part in node.target.split("."):
-            found = getattr(found, part)
-        return found
+            member = getattr(member, part)
+        return member
 
     def _module(self, results: Sequence[RVar], name: str) -> IRModule:
         f = main_function(self.g.builder, results)
@@ -173,15 +173,15 @@ class Importer:
         except NodeProblem as problem:
             self._issue(problem, "inputs")
             return
-        taken: list[str] = []
+        names: list[str] = []
         for node, name in inputs:
             try:
                 type_ = NUMBER if name not in shapes else self._type(node.meta["val"])
             except NodeProblem as problem:
                 self._issue(problem, name)
                 continue
-            word = identifier(name, taken)
-            taken.append(word)
+            word = identifier(name, names)
+            names.append(word)
             self.values[node] = self.g.builder.param(word, type_)
             if name not in shapes:
                 self.g.numbers[symbolic(fakes[name])] = self.values[node]
@@ -197,9 +197,9 @@ class Importer:
 
     def _attribute(self, node: Any) -> None:
         """A tensor that the graph's module holds, such as a constant of the model's code."""
-        found = self.submodule(node)
-        if hasattr(found, "detach"):
-            self._constant(node, found, node.target)
+        attribute = self.submodule(node)
+        if hasattr(attribute, "detach"):
+            self._constant(node, attribute, node.target)
 
     def _type(self, fake: Any, name: Callable[[Any], str] = dtype_name) -> TensorType:
         if fake.device.type != "cpu":
@@ -208,14 +208,14 @@ class Importer:
         shape = tuple(self.sizes.expr(d) for d in fake.shape)
         return TensorType(shape, DType(name(fake.dtype)))
 
-    def _result(self, given: Any, name: str) -> RVar | None:
+    def _result(self, node: Any, name: str) -> RVar | None:
         """A result as a variable bound in the function; None if it depends on a refused node."""
         try:
-            value = self.argument(given)
+            value = self.argument(node)
             if value is None:
                 return None
             if isinstance(value, Complex):
-                dtype_name(given.meta["val"].dtype)  # which refuses complex numbers, as of inputs
+                dtype_name(node.meta["val"].dtype)  # which refuses complex numbers, as of inputs
             if isinstance(value, Expr | bool | int | float):
                 kind = "bool" if isinstance(value, bool) else "float32"
                 whole = not isinstance(value, bool | float)
@@ -296,17 +296,19 @@ class Importer:
         out = importer(self.g, *positional, **options)
         return self._with_sizes(node, self._agreed(node, out))
 
-    def _with_sizes(self, node: Any, made: Any) -> Any:
-        """`made`, whose extents are what torch's symbols of sizes that data decides stand for."""
+    def _with_sizes(self, node: Any, outputs: Any) -> Any:
+        """`outputs`, whose extents are what torch's symbols of sizes from data stand for."""
         fakes = node.meta.get("val")
         pairs = (
-            zip(fakes, made, strict=False) if isinstance(fakes, tuple | list) else [(fakes, made)]
+            zip(fakes, outputs, strict=False)
+            if isinstance(fakes, tuple | list)
+            else [(fakes, outputs)]
         )
         for fake, value in pairs:
             for part in tensors(value) if hasattr(fake, "shape") else ():
                 for d, extent in zip(fake.shape, part.tensor.shape, strict=False):
                     self.sizes.decide(d, extent)
-        return made
+        return outputs
 
     def _checked(self, name: str, node: Any) -> None:
         """Assertions on sizes become assumptions; those on data are refused with what makes it."""
@@ -339,21 +341,21 @@ class Importer:
 
     def _agreed(self, node: Any, out: Any) -> Any:
         """`out`, if its types are those that torch finds; InternalError otherwise."""
-        made = [out] if isinstance(out, RVar | Constant | SymbolicTensor | Complex) else list(out)
-        for k, (value, want) in enumerate(zip(made, self.g.results, strict=False)):
+        values = [out] if isinstance(out, RVar | Constant | SymbolicTensor | Complex) else list(out)
+        for k, (value, want) in enumerate(zip(values, self.g.results, strict=False)):
             if value is None or want is None or k not in self.g.used:
                 continue
-            for got in (part.tensor for part in tensors(value)):
-                if not _agree(got, want):
+            for tensor_type in (part.tensor for part in tensors(value)):
+                if not _agree(tensor_type, want):
                     raise InternalError(
-                        f"importing {node.target} gives {got}, torch says {want}",
+                        f"importing {node.target} gives {tensor_type}, torch says {want}",
                         code="import-failed",
                         where=_place(node),
                     )
-        missing = [k for k in self.g.used if k >= len(made) or made[k] is None]
+        missing = [k for k in self.g.used if k >= len(values) or values[k] is None]
         if missing:
             raise unsupported(f"result {missing[0]} of it is used")
-        return made if isinstance(node.meta.get("val"), tuple | list) else made[0]
+        return values if isinstance(node.meta.get("val"), tuple | list) else values[0]
 
     def argument(self, value: Any) -> Any:
         """An argument of a node: tensors as values, sizes as expressions, the rest as it is."""
@@ -389,8 +391,8 @@ class Importer:
 def _agree(a: TensorType, b: TensorType) -> bool:
     """Whether types are the same as far as they have numbers."""
     numbers = (a.static_shape(), b.static_shape())
-    same = None in numbers or numbers[0] == numbers[1]
-    return a.dtype == b.dtype and a.ndim == b.ndim and same
+    equal_numbers = None in numbers or numbers[0] == numbers[1]
+    return a.dtype == b.dtype and a.ndim == b.ndim and equal_numbers
 
 
 def _importer(name: str, node: Any) -> dispatch.AtenImporter:
@@ -402,8 +404,8 @@ def _importer(name: str, node: Any) -> dispatch.AtenImporter:
 
 
 def _name_of(node: Any) -> str:
-    known = node.op == "call_function" and hasattr(node.target, "_schema")
-    return dispatch.operator_name(node.target) if known else ""
+    is_operator = node.op == "call_function" and hasattr(node.target, "_schema")
+    return dispatch.operator_name(node.target) if is_operator else ""
 
 
 def _is_tensor(node: Any) -> bool:
@@ -429,9 +431,9 @@ def _place(node: Any) -> str:
         kind = kind.rsplit(".", 1)[-1]
         parts.append(f"{path} ({kind})" if path else kind)
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [f for f in frames if not _of_torch(f[0])] or frames
-    if own:
-        parts.append(f"{Path(own[-1][0]).name}:{own[-1][1]}")
+    model_frames = [f for f in frames if not _of_torch(f[0])] or frames
+    if model_frames:
+        parts.append(f"{Path(model_frames[-1][0]).name}:{model_frames[-1][1]}")
     return ", ".join(parts)
 
 

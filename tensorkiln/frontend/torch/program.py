@@ -76,12 +76,12 @@ def import_program(
             where=name,
         )
     state_of = {row.target for _, row in changed}
-    constants, held = {}, {}
+    constants, buffers = {}, {}
     for row in signature.input_specs:
         if _kind(row) not in _CONSTANTS:
             continue
         if row.target in state_of:
-            held[row.arg.name] = row.target
+            buffers[row.arg.name] = row.target
         else:
             constants[row.arg.name] = _tensor(program, row.target)
     inputs = _inputs(program)
@@ -89,7 +89,7 @@ def import_program(
     _rename("output_names", results, output_names)
     outputs = {**results, **{k: f"new_{row.target}" for k, row in changed}}
     interface = Interface(
-        constants, {**inputs, **held}, outputs, dims, dict(program.range_constraints)
+        constants, {**inputs, **buffers}, outputs, dims, dict(program.range_constraints)
     )
     return import_graph(program.graph_module, interface, freeze=freeze, name=name, seed=seed)
 
@@ -101,8 +101,8 @@ def _kind(row: Any) -> str:
 
 def _tensor(program: Any, target: str) -> Any:
     """A parameter, buffer or constant; buffers that are not stored are among the constants."""
-    found = program.state_dict.get(target)
-    return program.constants[target] if found is None else found
+    tensor = program.state_dict.get(target)
+    return program.constants[target] if tensor is None else tensor
 
 
 def _inputs(program: Any) -> dict[str, str]:
@@ -150,9 +150,9 @@ def _joined(path: Sequence[Any]) -> str:
     return ".".join(parts)
 
 
-def _rename(option: str, names: dict[Any, str], given: list[str] | None) -> None:
-    check_count(option, given, list(names))
-    for key, name in zip(list(names), given or (), strict=False):
+def _rename(option: str, names: dict[Any, str], new_names: list[str] | None) -> None:
+    check_count(option, new_names, list(names))
+    for key, name in zip(list(names), new_names or (), strict=False):
         names[key] = name
     many = [n for n in names.values() if list(names.values()).count(n) > 1]
     if many:
@@ -160,15 +160,15 @@ def _rename(option: str, names: dict[Any, str], given: list[str] | None) -> None
 
 
 def dimension_names(
-    program: Any, argument_names: Sequence[str], arguments: Sequence[Any], given: Any
+    program: Any, argument_names: Sequence[str], arguments: Sequence[Any], dynamic_shapes: Any
 ) -> dict[Any, str]:
     """The names that `dynamic_shapes` gives to sizes, by their SymPy expressions."""
-    if given is None:
+    if dynamic_shapes is None:
         return {}
-    if isinstance(given, Mapping):
-        parts = [given.get(name) for name in argument_names]
+    if isinstance(dynamic_shapes, Mapping):
+        parts = [dynamic_shapes.get(name) for name in argument_names]
     else:
-        parts = list(given) + [None] * (len(arguments) - len(given))
+        parts = list(dynamic_shapes) + [None] * (len(arguments) - len(dynamic_shapes))
     entries = [e for a, part in zip(arguments, parts, strict=False) for e in _spread(a, part)]
     rows = [r for r in program.graph_signature.input_specs if _kind(r) == "USER_INPUT"]
     nodes = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
@@ -178,8 +178,8 @@ def dimension_names(
     for row, entry in zip(rows, entries, strict=True):
         value = nodes[row.arg.name].meta.get("val") if row.arg.name in nodes else None
         table = dict(enumerate(entry)) if isinstance(entry, tuple | list) else entry or {}
-        for axis, asked in table.items() if isinstance(table, Mapping) else ():
-            word = asked if isinstance(asked, str) else getattr(asked, "__name__", None)
+        for axis, dim in table.items() if isinstance(table, Mapping) else ():
+            word = dim if isinstance(dim, str) else getattr(dim, "__name__", None)
             if word is not None and value is not None and hasattr(value, "shape"):
                 e = symbolic(value.shape[axis])
                 if e is not None:

@@ -38,10 +38,10 @@ def quiet() -> Iterator[None]:
 
     Warnings of other threads may be ignored for that time too, since the filters are global.
     """
-    own = threading.get_ident()
+    thread = threading.get_ident()
 
     def of_others(record: logging.LogRecord) -> bool:
-        return threading.get_ident() != own
+        return threading.get_ident() != thread
 
     with _one_thread, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -60,7 +60,7 @@ def quiet() -> Iterator[None]:
 
 def _handlers() -> list[logging.Handler]:
     """The handlers of all loggers, and the one of last resort."""
-    known = [*logging.Logger.manager.loggerDict.values()]
-    loggers = [logging.root, *(one for one in known if isinstance(one, logging.Logger))]
+    entries = [*logging.Logger.manager.loggerDict.values()]
+    loggers = [logging.root, *(entry for entry in entries if isinstance(entry, logging.Logger))]
     last = [logging.lastResort] if logging.lastResort is not None else []
     return [*last, *(handler for logger in loggers for handler in logger.handlers)]

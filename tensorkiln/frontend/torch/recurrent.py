@@ -42,7 +42,7 @@ def _operators() -> dict[str, Any]:
     x [steps, samples, in], states [layers * directions, samples, H], weights as torch has them."""
     import torch
 
-    found = {}
+    operators = {}
     for name in _GATES:
         results = ", ".join(["Tensor"] * (_NETWORKS[name][0].states + 1))
         full = f"tensorkiln::{name}"
@@ -55,8 +55,8 @@ def _operators() -> dict[str, Any]:
             return (x.new_empty(*x.shape[:2], size), *(s.new_empty(s.shape) for s in states))
 
         torch.library.register_fake(full, shapes)
-        found[name] = getattr(torch.ops.tensorkiln, name)
-    return found
+        operators[name] = getattr(torch.ops.tensorkiln, name)
+    return operators
 
 
 @contextlib.contextmanager
@@ -66,33 +66,33 @@ def whole_recurrences() -> Iterator[None]:
     import torch
 
     functions = torch._VF
-    own = {name: vars(functions)[name] for name in _GATES if name in vars(functions)}
-    made = {
+    originals = {name: vars(functions)[name] for name in _GATES if name in vars(functions)}
+    replacements = {
         name: _whole(name, operator, getattr(functions, name))
         for name, operator in _operators().items()
     }
-    vars(functions).update(made)
+    vars(functions).update(replacements)
     try:
         yield
     finally:
         for name in _GATES:
             delattr(functions, name)
-        vars(functions).update(own)
+        vars(functions).update(originals)
 
 
 def _whole(name: str, operator: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
     """What stands for one of torch's functions: arguments are those of torch._VF."""
 
-    def run(x: Any, states: Any, *rest: Any) -> Any:
-        if len(rest) != 7 or not isinstance(rest[0], tuple | list):  # a packed sequence
-            return plain(x, states, *rest)
-        weights, has_biases, layers, dropout, train, both, batch_first = rest
-        held = [*states] if name == "lstm" else [states]
-        each = layers * (2 if both else 1) * (4 if has_biases else 2)
-        if len(weights) != each or (train and dropout):
-            return plain(x, states, *rest)
+    def run(x: Any, states: Any, *settings: Any) -> Any:
+        if len(settings) != 7 or not isinstance(settings[0], tuple | list):  # a packed sequence
+            return plain(x, states, *settings)
+        weights, has_biases, layers, dropout, train, bidirectional, batch_first = settings
+        state_list = [*states] if name == "lstm" else [states]
+        weight_count = layers * (2 if bidirectional else 1) * (4 if has_biases else 2)
+        if len(weights) != weight_count or (train and dropout):
+            return plain(x, states, *settings)
         turned = x.transpose(0, 1) if batch_first else x
-        y, *last = operator(turned, held, list(weights), both)
+        y, *last = operator(turned, state_list, list(weights), bidirectional)
         return (y.transpose(0, 1) if batch_first else y, *last)
 
     return run

@@ -50,20 +50,20 @@ class Sizes:
         A symbol that is not a whole extent of an input is found from one that has it as its only
         unknown, a * s + b. NodeProblem if a call would not determine a symbol.
         """
-        found = [
-            (f"{at}_d{axis}", symbolic(d))
-            for at, shape in shapes.items()
+        extents = [
+            (f"{input_name}_d{axis}", symbolic(d))
+            for input_name, shape in shapes.items()
             for axis, d in enumerate(shape)
         ]
-        exprs = [(at, e) for at, e in found if e is not None and not e.is_number]
-        for at, e in exprs:
+        exprs = [(name, e) for name, e in extents if e is not None and not e.is_number]
+        for name, e in exprs:
             if e.is_Symbol and e not in self.symbols:
-                self.symbols[e] = self.dims.named(self.names.get(e, at))
+                self.symbols[e] = self.dims.named(self.names.get(e, name))
                 self._bound(self.symbols[e], 1, 0, e)
-        for at, e in exprs:
-            self._solve(at, e)
+        for name, e in exprs:
+            self._solve(name, e)
 
-    def _solve(self, at: str, e: Any) -> None:
+    def _solve(self, name: str, e: Any) -> None:
         import sympy
 
         unknown = sorted(set(e.free_symbols) - set(self.symbols), key=str)
@@ -73,11 +73,11 @@ class Sizes:
         terms = sympy.Poly(e, symbol) if e.is_polynomial(symbol) else None
         if len(e.free_symbols) > 1 or terms is None or terms.degree() != 1:
             raise unsupported(
-                f"the extent {e} ({at}) does not tell {symbol}",
+                f"the extent {e} ({name}) does not tell {symbol}",
                 "give the dimension a torch.export.Dim of its own",
             )
         a, b = (int(v) for v in terms.all_coeffs())
-        extent = self.dims.named(self.names.get(e, at))
+        extent = self.dims.named(self.names.get(e, name))
         whole = sympy.Symbol(f"whole_{symbol}", integer=True)
         self.symbols[whole] = extent
         self._solved[symbol] = (whole - b) / a
@@ -89,13 +89,13 @@ class Sizes:
     def _bound(self, extent: Expr, a: int, b: int, symbol: Any) -> None:
         """Assume of an extent, a * symbol + b, what torch's range of the symbol says; UserError if
         it is frozen to another size."""
-        known = self.ranges.get(symbol)
-        if known is not None:
-            what = f"dimension {self.names.get(symbol, str(symbol))!r}"
+        symbol_range = self.ranges.get(symbol)
+        if symbol_range is not None:
+            subject = f"dimension {self.names.get(symbol, str(symbol))!r}"
             # torch takes dimensions without a bound of the user's as 2 or more while it traces, and
             # does not insist on it in calls.
-            least = 2 if symbol in self.names else 3
-            for condition in conditions(extent, known, a, b, what, least):
+            minimum = 2 if symbol in self.names else 3
+            for condition in conditions(extent, symbol_range, a, b, subject, minimum):
                 self.dims.assume(condition)
 
     # -- sizes that data decides --------------------------------------------------------------
@@ -108,8 +108,8 @@ class Sizes:
         )
 
     def _is_open(self, symbol: Any) -> bool:
-        known = symbol in self.symbols or symbol in self._solved or symbol in self.later
-        return not known and str(symbol).startswith("u")
+        is_known = symbol in self.symbols or symbol in self._solved or symbol in self.later
+        return not is_known and str(symbol).startswith("u")
 
     def decide(self, size: Any, extent: Expr) -> None:
         """Let a symbol that data decides, if `size` is one, stand for an extent."""

@@ -41,12 +41,12 @@ def exported(module: Any, args: tuple[Any, ...], named: dict[str, Any], **option
     raises into a UserError or UnsupportedError."""
     import torch
 
-    given = {k: v for k, v in options.items() if v is not None}
+    settings = {k: v for k, v in options.items() if v is not None}
     if named:
-        given["kwargs"] = named
+        settings["kwargs"] = named
     try:
         with quiet(), torch.no_grad():
-            return torch.onnx.export(module, args, dynamo=True, verbose=False, **given)
+            return torch.onnx.export(module, args, dynamo=True, verbose=False, **settings)
     except ImportError as error:
         raise UserError(
             f"torch's ONNX exporter needs a package that is not installed: {error.name}",
@@ -54,5 +54,5 @@ def exported(module: Any, args: tuple[Any, ...], named: dict[str, Any], **option
             hint=install_line("torch"),
         ) from error
     except Exception as error:
-        told, cause = export_error(module, error)
-        raise told from cause
+        failure, cause = export_error(module, error)
+        raise failure from cause
