@@ -56,13 +56,13 @@ def described(
     params = ["buffer" if isinstance(p, Buffer) else p.dtype.name for p in f.params]
     launch = launch_of(f)
     x, y, z = launch.block
-    for what, count, option in (
+    for noun, count, option in (
         ("threads in a block", x * y * z, "max_num_threads"),
         ("bytes of shared memory", launch.shared_bytes, shared),
     ):
         limit = target[option]
         if isinstance(limit, int) and count > limit:
-            message = f"a device function needs {count} {what}, and the target has {limit}"
+            message = f"a device function needs {count} {noun}, and the target has {limit}"
             raise UnsupportedError(message, where=f.name, hint=f"the target's option {option}")
     return DeviceFunction(f.name, tuple(params), launch.block, launch.shared_bytes, extensions)
 

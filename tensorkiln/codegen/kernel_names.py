@@ -136,13 +136,13 @@ def _is_given(name: str, mod: IRModule) -> bool:
     `dims_main_0` for a function `main` of module `net`."""
     prefix = f"{c_name(mod.name)}_"
     if name.startswith(prefix):
-        rest = name.removeprefix(prefix)
-        return rest in mod or rest in ("last_error", "set_num_threads", "get_num_threads")
-    found = _OF_FUNCTION.fullmatch(name)
-    if found is None:
+        suffix = name.removeprefix(prefix)
+        return suffix in mod or suffix in ("last_error", "set_num_threads", "get_num_threads")
+    match = _OF_FUNCTION.fullmatch(name)
+    if match is None:
         return False
     owners = (c_name(f) for f in mod)
-    return any(found[2] == f or found[2].startswith(f"{f}_") for f in owners)
+    return any(match[2] == f or match[2].startswith(f"{f}_") for f in owners)
 
 
 __all__ = [

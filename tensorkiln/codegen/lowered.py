@@ -25,12 +25,12 @@ _SHOWN = 8
 def require_lowered(mod: IRModule) -> None:
     """Raise UserError (code `not-lowered`) that lists everything that is not lowered, with the
     passes that would lower it; for a lowered module, the errors of `require_stack`."""
-    found = [sentence for f in mod.functions for sentence in _faults(f)]
-    if not found:
+    faults = [sentence for f in mod.functions for sentence in _faults(f)]
+    if not faults:
         require_stack(mod)
         return
-    more = [f"... and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
-    lines = "\n  ".join([*found[:_SHOWN], *more])
+    ellipsis = [f"... and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else []
+    lines = "\n  ".join([*faults[:_SHOWN], *ellipsis])
     raise UserError(
         f"the module is not lowered:\n  {lines}",
         code="not-lowered",
@@ -64,8 +64,8 @@ def _faults(f: AnyFunction) -> Iterator[str]:
         if not isinstance(call, Call):
             yield f"{before}{b.var.name} is not a kernel call: run canonicalize"
         elif call.op and call.op not in ("reshape", "fit", "concat"):
-            what = f"{b.var.name} = {call.op}(...)"
-            yield f"{before}{what} is an operator: run fuse_ops, lower_groups"
+            call_text = f"{b.var.name} = {call.op}(...)"
+            yield f"{before}{call_text} is an operator: run fuse_ops, lower_groups"
     if "homes" not in f.attrs:
         yield f"{before}its values have no place in memory: run plan_memory, partial_graph_aot"
     else:
@@ -110,13 +110,13 @@ def _cpu_issues(f: PrimFunc) -> Iterator[Issue]:
 
 
 def _tile_issues(f: PrimFunc, target: Target) -> Iterator[Issue]:
-    found = next(tile_buffers(f.body), None)
+    tile_buffer = next(tile_buffers(f.body), None)
     hint = "a target of kind 'llvm' for a processor that has them, such as mcpu='sapphirerapids'"
-    if found is not None and not has_tiles(target):
-        message = f"buffer {found.name} is in tiles, which the target lacks"
+    if tile_buffer is not None and not has_tiles(target):
+        message = f"buffer {tile_buffer.name} is in tiles, which the target lacks"
         yield Issue("tensor-program", f.name, "", message, hint)
         return
-    for s in walk_stmt(f.body) if found is not None else ():
+    for s in walk_stmt(f.body) if tile_buffer is not None else ():
         value = s.value if isinstance(s, Store) else None
         if isinstance(value, Intrin) and value.name in TILE_DOTS:
             right = value.args[2].dtype.element.name
@@ -155,8 +155,8 @@ def _outer_faults(f: Function) -> Iterator[str]:
 
     for b in bindings_in(f.bindings):
         if isinstance(b.value, Call) and b.value.op and b.value.op not in HOST_STEPS:
-            what = f"{b.var.name} = {b.value.op}(...)"
-            yield f"{f.name}: {what} is an operator in an outer function: run outline_dataflow"
+            call_text = f"{b.var.name} = {b.value.op}(...)"
+            yield f"{f.name}: {call_text} is an operator in an outer function: run outline_dataflow"
 
 
 __all__ = ["require_cpu_programs", "require_lowered"]

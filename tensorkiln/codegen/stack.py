@@ -38,8 +38,8 @@ def stack_of(name: str, mod: IRModule, around: tuple[str, ...] = ()) -> int | No
         return 0
     callees = dict.fromkeys(s.name for s in walk_stmt(f.body) if isinstance(s, CallKernel))
     deeper = [stack_of(callee, mod, (*around, name)) for callee in callees]
-    known = [d for d in deeper if d is not None]
-    return None if len(known) < len(deeper) else local_bytes(f) + max(known, default=0)
+    depths = [d for d in deeper if d is not None]
+    return None if len(depths) < len(deeper) else local_bytes(f) + max(depths, default=0)
 
 
 def require_stack(mod: IRModule) -> None:

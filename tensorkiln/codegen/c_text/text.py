@@ -41,8 +41,8 @@ def wrap(head: str, items: Sequence[str], tail: str, width: int = 100) -> str:
     return "\n".join([*lines, line.rstrip()])
 
 
-def heading(title: str, width: int = 94, least: int = 4) -> str:
-    """The comment above a part of a file; `width` is where its dashes end, `least` how many there
+def heading(title: str, width: int = 94, minimum: int = 4) -> str:
+    """The comment above a part of a file; `width` is where its dashes end, `minimum` how many there
     are behind a long title."""
     head = f"/* ---- {comment(title)} "
-    return f"{head}{'-' * max(least, width - len(head))} */\n"
+    return f"{head}{'-' * max(minimum, width - len(head))} */\n"

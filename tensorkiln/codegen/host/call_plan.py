@@ -98,8 +98,8 @@ class Symbols:
 
     def condition(self, c: SizeCondition) -> Condition:
         """A condition on the sizes of a call; its variables must be symbols of the function."""
-        shown = {v: self.model_name(v) for v in free_vars(c.holds)}
-        return Condition(size_of(c.holds, self.names), condition_text(c, shown))
+        model_names = {v: self.model_name(v) for v in free_vars(c.holds)}
+        return Condition(size_of(c.holds, self.names), condition_text(c, model_names))
 
     def dims(self, t: TensorType) -> tuple[Size, ...]:
         """The extents of a tensor."""
@@ -115,24 +115,25 @@ def graph_host_function(
     types = (*plan.inputs, *plan.results)
     spelled = printed_names(f)
     symbols = Symbols.of(plan)
-    here = [s for s in plan.storages if s.pool not in devices.kinds]
-    starts, total = _laid_out([s.size for s in here])
-    start_of = dict(zip(map(id, here), starts, strict=True))
+    host_storages = [s for s in plan.storages if s.pool not in devices.kinds]
+    starts, total = _laid_out([s.size for s in host_storages])
+    start_of = dict(zip(map(id, host_storages), starts, strict=True))
 
     def argument(a: Address | Expr, device: str) -> Ptr | ScalarExpr:
         if isinstance(a, Expr):
             return ScalarExpr(literal(a) or symbols.size(a), kernel_type(a.dtype.name))
         if a.base == "constant":
             c = plan.constants[a.index]
-            at = arena.place_constant(c)
-            at = devices.place(device, at, c.data.nbytes) if device else at
-            return Ptr("weights", devices.number(device), symbols.size(at + a.offset))
+            offset = arena.place_constant(c)
+            offset = devices.place(device, offset, c.data.nbytes) if device else offset
+            return Ptr("weights", devices.number(device), symbols.size(offset + a.offset))
         base: Literal["arg", "workspace"] = "arg" if a.base == "tensor" else "workspace"
         return Ptr(base, a.index, symbols.size(a.offset))
 
-    own = {c.name: _device_of(mod[c.name], devices) for c in plan.calls}
+    kernel_devices = {c.name: _device_of(mod[c.name], devices) for c in plan.calls}
     calls = tuple(
-        _kernel_call(c, tuple(argument(a, own[c.name]) for a in c.args), mod) for c in plan.calls
+        _kernel_call(c, tuple(argument(a, kernel_devices[c.name]) for a in c.args), mod)
+        for c in plan.calls
     )
     # The model's own names: they need not be identifiers.
     input_names = f.attrs.get("input_names") or [spelled[p] for p in f.params]
@@ -184,7 +185,9 @@ def graph_host_function(
             )
             for s in plan.storages
         ),
-        devices=tuple(dict.fromkeys(k for k in (*own.values(), *lives) if k not in ("", HOST))),
+        devices=tuple(
+            dict.fromkeys(k for k in (*kernel_devices.values(), *lives) if k not in ("", HOST))
+        ),
         kept=tuple(KeptInfo(k.output, k.kernel, k.names) for k in kept_of(f.attrs)),
         checks=tuple(_argument_check(f, row, symbols) for row in checked_arguments(f.attrs)),
     )
@@ -249,11 +252,11 @@ def _laid_out(sizes: Sequence[Expr]) -> tuple[list[Expr], Expr]:
 def _unique(inputs: Sequence[Param], names: Iterable[str]) -> list[str]:
     """`names` of outputs, different from each other and from those of the inputs: a second `y`
     becomes `y_2`."""
-    taken = {p.info.name for p in inputs}
+    reserved = {p.info.name for p in inputs}
     out = []
-    for wanted in names:
-        out.append(unused(wanted, taken))
-        taken.add(out[-1])
+    for name in names:
+        out.append(unused(name, reserved))
+        reserved.add(out[-1])
     return out
 
 
@@ -321,10 +324,10 @@ def tensor_host_function(
             dims = tuple(size_of(d, names) for d in p.shape)
             role = "out" if p in written else "in"
             t = p.dtype.name
-            made = tensor_param(
+            param = tensor_param(
                 spelled[p], t, dims, symbols, role=role, align=p.align, device=devices.number(key)
             )
-            inputs.append(made)
+            inputs.append(param)
             args.append(Ptr("arg", len(inputs) - 1))
         elif p in implied:
             args.append(ScalarExpr(f"s_{names[p]}", kernel_type(p.dtype.name)))
@@ -332,5 +335,7 @@ def tensor_host_function(
             inputs.append(number_param(names[p], p.dtype.name))
             args.append(ScalarExpr(f"s_{names[p]}", kernel_type(p.dtype.name)))
     call = KernelCall(f.name, tuple(args), may_fail=has_assertions(f))
-    own = (key,) if key else ()
-    return host_function(name, "tensor", inputs=inputs, symbols=symbols, calls=(call,), devices=own)
+    keys = (key,) if key else ()
+    return host_function(
+        name, "tensor", inputs=inputs, symbols=symbols, calls=(call,), devices=keys
+    )

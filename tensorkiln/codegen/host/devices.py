@@ -62,14 +62,14 @@ class HostDevices:
         """The number of a device; 0 for the host."""
         return 0 if key in ("", HOST) else 1 + list(self.kinds).index(key)
 
-    def place(self, key: str, at: int, size: int) -> int:
-        """Where on a device the `size` bytes at offset `at` of the weights are copied to."""
+    def place(self, key: str, offset: int, size: int) -> int:
+        """Where on a device the `size` bytes at `offset` of the weights are copied to."""
         rows = self.weights.setdefault(key, {})
-        if at not in rows:
+        if offset not in rows:
             end = self.weights_bytes.get(key, 0)
-            rows[at] = end, size
+            rows[offset] = end, size
             self.weights_bytes[key] = end + -(-max(size, 1) // ALIGN) * ALIGN
-        return rows[at][0]
+        return rows[offset][0]
 
     def text(self, mod: IRModule, functions: Sequence[HostFunction]) -> str:
         """C of what the devices run: before the functions that call it."""
@@ -79,11 +79,13 @@ class HostDevices:
         lines = [heading("devices", 93)]
         for key in self.kinds:
             rows = enumerate(self.functions.get(key, ()))
-            lines += [_described(own, self.number(key), i) for i, own in rows]
+            lines += [_described(function, self.number(key), i) for i, function in rows]
         for f in programs.values():
             if f.attrs.get("target") in self.kinds and not f.is_device:
                 key = str(f.attrs["target"])
-                maps = {own.name: len(own.maps) for own in self.functions.get(key, ())}
+                maps = {
+                    function.name: len(function.maps) for function in self.functions.get(key, ())
+                }
                 lines.append(_launcher(f, self.number(key), maps))
         lines += [self._copy(f) for f in mod.copies]
         lines += [self._workspace(f) for f in functions if self.used(f)]
@@ -97,12 +99,12 @@ class HostDevices:
     def _copy(self, f: PrimFunc) -> str:
         """A copy between devices as a function with a kernel's parameters."""
         assert f.copies is not None
-        here, there = map(self.number, f.copies)
+        source, destination = map(self.number, f.copies)
         x, *_ = f.buffers
         size, sizes = simplify(bytes_of(x.dtype, x.shape)), SizeLocals(str)
         text = sizes.name(size_of(size, _scalar_names(f)))
         return _function(
-            f, sizes, [f"    kiln_device_copy(y, {there}, x, {here}, {text});"], ("x", "y")
+            f, sizes, [f"    kiln_device_copy(y, {destination}, x, {source}, {text});"], ("x", "y")
         )
 
     def _workspace(self, function: HostFunction) -> str:
@@ -122,9 +124,9 @@ class HostDevices:
     def _table(self) -> str:
         lines, rows = [], []
         for key, kind in self.kinds.items():
-            n, own = self.number(key), self.functions.get(key, ())
-            named = ", ".join(f"&device_{n}_{f.name}" for f in own)
-            if own:
+            n, functions = self.number(key), self.functions.get(key, ())
+            named = ", ".join(f"&device_{n}_{f.name}" for f in functions)
+            if functions:
                 lines.append(
                     wrap(
                         f"static const kiln_device_function *const functions_{n}[] = {{",
@@ -135,11 +137,13 @@ class HostDevices:
             parts = self.weights.get(key, {})
             if parts:
                 lines.append(f"static const kiln_device_weights weights_{n}[] = {{")
-                lines += [f"    {{{at}, {to}, {size}}}," for at, (to, size) in parts.items()]
+                lines += [
+                    f"    {{{offset}, {to}, {size}}}," for offset, (to, size) in parts.items()
+                ]
                 lines.append("};")
             rows.append(
-                f"    {{{quote(key)}, &kiln_{kind}, {len(own)}, "
-                f"{f'functions_{n}' if own else 'NULL'}, {len(parts)}, "
+                f"    {{{quote(key)}, &kiln_{kind}, {len(functions)}, "
+                f"{f'functions_{n}' if functions else 'NULL'}, {len(parts)}, "
                 f"{f'weights_{n}' if parts else 'NULL'}, {self.weights_bytes.get(key, 0)}}},"
             )
         body = "\n".join(rows)
@@ -186,8 +190,8 @@ def _launcher(f: PrimFunc, number: int, maps: Mapping[str, int]) -> str:
             )
         grid = ", ".join(sizes.name(size_of(e, names)) for e in s.grid)
         values = [_argument(a, buffers, names, sizes) for a in s.args]
-        own = f"map_{number}_{s.name}"
-        values += [f"{{.bytes = &{own}_{k}}}" for k in range(maps.get(s.name, 0))]
+        prefix = f"map_{number}_{s.name}"
+        values += [f"{{.bytes = &{prefix}_{k}}}" for k in range(maps.get(s.name, 0))]
         lines.append(f"    const int64_t grid_{i}[3] = {{{grid}}};")
         lines.append(wrap(f"    const kiln_argument argument_{i}[] = {{", values, "};"))
         device = f"&device_{number}_{s.name}"

@@ -97,13 +97,13 @@ def _params_text(functions: Sequence[HostFunction]) -> str:
 def _check_names(functions: Sequence[HostFunction], prefix: str, weights_size: int) -> None:
     if c_name(prefix) != prefix:
         raise UserError(f"prefix {prefix!r}: expected a C identifier", code="bad-name")
-    seen: set[str] = {f"{prefix}_{name}" for _, name, _, _ in _COMMON}
+    symbols: set[str] = {f"{prefix}_{name}" for _, name, _, _ in _COMMON}
     for function in functions:
         check(function)
         name = f"{prefix}_{function.info.name}"
-        if name in seen:
+        if name in symbols:
             raise UserError(f"two entries of the library would be called {name!r}", code="bad-name")
-        seen.add(name)
+        symbols.add(name)
         pointers = [a for call in function.calls for a in call.args if isinstance(a, Ptr)]
         if not weights_size and any(pointer.base == "weights" for pointer in pointers):
             raise InternalError(f"{function.info.name} reads weights, but there are none")
@@ -172,9 +172,9 @@ def _tables(function: HostFunction) -> Iterator[str]:
         yield f"static const kiln_param params_{name}[] = {{\n{rows},\n}};"
     if function.symbols:
         names = ", ".join(map(quote, function.symbols.values()))
-        least = ", ".join(str(function.least(s)) for s in function.symbols)
+        minima = ", ".join(str(function.least(s)) for s in function.symbols)
         yield f"static const char *const symbols_{name}[] = {{{names}}};"
-        yield f"static const int64_t symbol_min_{name}[] = {{{least}}};"
+        yield f"static const int64_t symbol_min_{name}[] = {{{minima}}};"
     yield ""
 
 
@@ -273,19 +273,19 @@ def _entries(function: HostFunction, prefix: str) -> str:
     params = entry_parameters(function)
     c_names = [p.name for p in params]
     symbols = [n for n, p in zip(c_names, params, strict=True) if p.kind == "symbol"]
-    rest = [(n, p.kind) for n, p in zip(c_names, params, strict=True) if p.kind != "symbol"]
-    data = ", ".join("NULL" if k == "scalar" else f"(void *)(uintptr_t){n}" for n, k in rest)
+    entry_args = [(n, p.kind) for n, p in zip(c_names, params, strict=True) if p.kind != "symbol"]
+    data = ", ".join("NULL" if k == "scalar" else f"(void *)(uintptr_t){n}" for n, k in entry_args)
     lines: list[str] = []
     symbol_arg = data_arg = scalar_arg = "NULL"
     if symbols:
         lines.append(f"    const int64_t symbol[] = {{{', '.join(symbols)}}};")
         symbol_arg = "symbol"
-    if rest:
+    if entry_args:
         lines.append(wrap("    void *const data[] = {", data.split(", "), "};"))
         data_arg = "data"
-    if any(kind == "scalar" for _, kind in rest):
-        lines.append(f"    kiln_scalar scalar[{len(rest)}] = {{{{0}}}};")
-        for i, (param_name, kind) in enumerate(rest):
+    if any(kind == "scalar" for _, kind in entry_args):
+        lines.append(f"    kiln_scalar scalar[{len(entry_args)}] = {{{{0}}}};")
+        for i, (param_name, kind) in enumerate(entry_args):
             if kind == "scalar":
                 dtype = function.params[i].info.dtype
                 value = entry_value(dtype, param_name)
@@ -315,7 +315,9 @@ def _library(
 ) -> str:
     prefix, features, weights_size = metadata.prefix, metadata.cpu_features, metadata.weights_bytes
     names = "\n".join(f"    &function_{function.info.name}," for function in functions)
-    wanted = wrap("static const char *const cpu_features[] = {", [quote(f) for f in features], "")
+    feature_list = wrap(
+        "static const char *const cpu_features[] = {", [quote(f) for f in features], ""
+    )
     table = f"static const kiln_function *const functions[] = {{\n{names}\n}};" if names else ""
     pointer = "functions" if names else "NULL"
     weights = "&kiln_weights" if weights_size else "NULL"
@@ -327,7 +329,7 @@ def _library(
         for result, name, parameters, body in _COMMON
     )
     return f"""{heading("the library", 93)}
-{wanted}{", " if features else ""}NULL}};
+{feature_list}{", " if features else ""}NULL}};
 {table}
 const kiln_library kiln_this_library = {{
     {quote(metadata.library)}, metadata, cpu_features, {len(functions)}, {pointer},

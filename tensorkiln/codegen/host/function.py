@@ -233,7 +233,7 @@ def _faults(function: HostFunction) -> Iterator[str]:
         elif not bare:
             yield f"symbol {symbol!r} is not the size of any dimension, so no call could give it"
     numbers = {p.info.name for p in function.params if p.dims is None}
-    known = set(symbols) | numbers
+    names = set(symbols) | numbers
     if numbers and function.info.kind == "graph":
         yield "a graph takes tensors only"
     if numbers & set(symbols):
@@ -247,13 +247,13 @@ def _faults(function: HostFunction) -> Iterator[str]:
         if unknown:
             yield f"{condition.sentence!r} uses unknown symbols {sorted(unknown)}"
     for call in function.calls:
-        yield from _call_faults(function, call, known)
+        yield from _call_faults(function, call, names)
 
 
-def _call_faults(function: HostFunction, call: KernelCall, known: set[str]) -> Iterator[str]:
+def _call_faults(function: HostFunction, call: KernelCall, names: set[str]) -> Iterator[str]:
     for arg in call.args:
         size = arg.value if isinstance(arg, ScalarExpr) else arg.offset
-        unknown = set(symbols_in(size)) - known
+        unknown = set(symbols_in(size)) - names
         if unknown:
             yield f"the call of {call.symbol} uses unknown symbols {sorted(unknown)}"
         if (
@@ -285,9 +285,9 @@ def check(function: HostFunction) -> None:
         (len(function.symbols), MAX_SYMBOLS, "symbolic dimensions"),
         (len(computed_sizes(function)), MAX_COMPUTED, "computed sizes"),
     )
-    for count, limit, what in counts:
+    for count, limit, noun in counts:
         if count > limit:
-            raise UnsupportedError(f"{name} has {count} {what}, the limit is {limit}")
+            raise UnsupportedError(f"{name} has {count} {noun}, the limit is {limit}")
     faults = list(_faults(function))
     if faults:
         raise InternalError(f"host function {name!r}: {'; '.join(faults)}")

@@ -30,11 +30,11 @@ class EntryParameter:
 def entry_parameters(function: HostFunction, reserved: Iterable[str] = ()) -> list[EntryParameter]:
     """Parameters of the plain C entry: symbols first, then inputs, then outputs. Their names are
     unique, and not among `reserved`: a second `x` becomes `x_2`."""
-    taken = set(reserved)
+    names = set(reserved)
 
     def fresh(text: str) -> str:
-        name = unused(plain_name(text), taken)
-        taken.add(name)
+        name = unused(plain_name(text), names)
+        names.add(name)
         return name
 
     out = []
@@ -63,10 +63,10 @@ def parameter_lines(function: HostFunction, params: Sequence[EntryParameter]) ->
     """Lines of a C comment that describe a function's parameters and conditions."""
     lines: list[str] = []
     for symbol, param in zip(function.symbols, params, strict=False):
-        known = _in_model(param.name, function.symbols[symbol])
-        lines.append(f" *   size   {param.name:<12} at least {function.least(symbol)}{known}")
-    rest = params[len(function.symbols) :]
-    for source, param in zip((p.info for p in function.params), rest, strict=True):
+        model_note = _in_model(param.name, function.symbols[symbol])
+        lines.append(f" *   size   {param.name:<12} at least {function.least(symbol)}{model_note}")
+    tensor_params = params[len(function.symbols) :]
+    for source, param in zip((p.info for p in function.params), tensor_params, strict=True):
         kind = f"{source.dtype} {source.shape_text}".rstrip()
         kind += (
             f", on device {source.device}: its handle, as DLPack's data" if source.device else ""
@@ -104,7 +104,7 @@ def _outer(names: Sequence[str]) -> str:
 def _one_library(prefix: str, identity: str) -> str:
     """C text that makes the link of a program fail if its objects include the headers of two
     different libraries with this prefix."""
-    sign, own = f"{prefix}_names_one_library", f"{prefix}_{identity}"
+    sign, identity_symbol = f"{prefix}_names_one_library", f"{prefix}_{identity}"
     return f"""
 /* A linker takes the first of two definitions in archives and shared libraries without a word. So
  * every object of a program that includes this has a symbol to say which library it means, and
@@ -113,9 +113,9 @@ def _one_library(prefix: str, identity: str) -> str:
 #if defined(__ELF__) && defined(__GNUC__) && !defined({prefix.upper()}_UNCHECKED)
 static __attribute__((used)) void {sign}_here(void)
 {{
-    __asm__(".ifndef {own}\\n"
-            ".set {own}, 0\\n"
-            ".pushsection .{sign},\\"G\\",%progbits,{own},comdat\\n"
+    __asm__(".ifndef {identity_symbol}\\n"
+            ".set {identity_symbol}, 0\\n"
+            ".pushsection .{sign},\\"G\\",%progbits,{identity_symbol},comdat\\n"
             ".globl {sign}\\n"
             ".hidden {sign}\\n"
             "{sign}:\\n"

@@ -89,9 +89,10 @@ def _parameters(mod: IRModule, name: str) -> tuple[list[_Tensor | Var], list[Var
     assert isinstance(f, PrimFunc)
     odd = [v for v in f.scalars if is_real(v.dtype.name) or v.dtype == UINT64]
     if odd:
-        shown = ", ".join(f"{v.name} ({v.dtype.name})" for v in odd)
+        odd_text = ", ".join(f"{v.name} ({v.dtype.name})" for v in odd)
         raise UnsupportedError(
-            f"{name}: a loaded module takes tensors and int64 numbers, which cannot hold {shown}",
+            f"{name}: a loaded module takes tensors and int64 numbers, which cannot hold "
+            f"{odd_text}",
             hint="pass a tensor of one element",
         )
     return [(p.dtype, p.shape) if isinstance(p, Buffer) else p for p in f.params], []
@@ -103,25 +104,27 @@ def _shim(
     scalars = [p for p in params if isinstance(p, Var)]
     names: Mapping[Var, str] = {v: str(i) for i, v in enumerate([*scalars, *sizes])}
     declared, shapes, tensors, values = list[str](), list[str](), list[str](), list[str]()
-    used: set[Var] = set()
+    size_vars: set[Var] = set()
     sizes_of = SizeLocals(str)
     for i, p in enumerate(params):
         if isinstance(p, Var):
             declared.append(f"{kernel_type(p.dtype.name)} s_{names[p]}")
             values.append(f"{{KILN_INT, 0, {{.integer = s_{names[p]}}}}}")
-            used.add(p)
+            size_vars.add(p)
             continue
         dtype, shape = p
-        used.update(v for e in shape for v in free_vars(e))
+        size_vars.update(v for e in shape for v in free_vars(e))
         declared.append(f"void *p{i}")
         dims = ", ".join(sizes_of.name(size_of(e, names)) for e in shape)
         if shape:
             shapes.append(f"    int64_t shape_{i}[] = {{{dims}}};")
-        at = f"shape_{i}" if shape else "NULL"
+        shape_text = f"shape_{i}" if shape else "NULL"
         values.append(f"{{KILN_TENSOR, 0, {{.pointer = &tensor[{len(tensors)}]}}}}")
-        tensors.append(f"        {{p{i}, 1, 0, {len(shape)}, {dtype.row.c_dtype}, {at}, NULL, 0}},")
+        tensors.append(
+            f"        {{p{i}, 1, 0, {len(shape)}, {dtype.row.c_dtype}, {shape_text}, NULL, 0}},"
+        )
     declared += [f"int64_t s_{names[v]}" for v in sizes]
-    unused = [f"    (void)s_{names[v]};" for v in sizes if v not in used]
+    unused = [f"    (void)s_{names[v]};" for v in sizes if v not in size_vars]
     call = [quote(group.loader), quote(group.target_key), quote(name), "value", str(len(values))]
     body = [
         *unused,

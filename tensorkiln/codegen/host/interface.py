@@ -109,9 +109,9 @@ class Interface:
         """Inputs and outputs in the order of the function's parameters."""
         return tuple(sorted((*self.inputs, *self.outputs), key=lambda m: m.index))
 
-    def macro(self, what: str) -> str:
+    def macro(self, role: str) -> str:
         """`KILN_NET_<WHAT>_SIZE`."""
-        return f"{self.stem}_{what}_size".upper()
+        return f"{self.stem}_{role}_size".upper()
 
     @property
     def symbolic_pools(self) -> tuple[InterfacePool, ...]:
@@ -151,17 +151,17 @@ def model_interface(
     """
     prefix, names = f"kiln_{model}", names or Names("C")
     entry = entry_function(functions)
-    made = tuple(_interface(f, prefix, model, f is entry, names) for f in functions)
+    interfaces = tuple(_interface(f, prefix, model, f is entry, names) for f in functions)
     reporting = {c.symbol for f in functions for c in f.calls if c.may_fail} & {*externals}
     for name in ("parallel_for", "body", "weights", *(["on_failure"] if reporting else [])):
         names.add(f"{prefix}_{name}", f"model {model!r}")
-    return ModelInterface(model, prefix, made, frozenset(reporting), names)
+    return ModelInterface(model, prefix, interfaces, frozenset(reporting), names)
 
 
 def entry_function(functions: Sequence[HostFunction]) -> HostFunction | None:
     """`main`, or the only function; None if there is neither."""
-    found = next((f for f in functions if f.info.name == "main"), None)
-    return functions[0] if found is None and len(functions) == 1 else found
+    main = next((f for f in functions if f.info.name == "main"), None)
+    return functions[0] if main is None and len(functions) == 1 else main
 
 
 def _interface(
@@ -181,8 +181,8 @@ def _interface(
         is_input = param.info.role in ("in", "scalar")
         (inputs if is_input else outputs).append((i, param))
     members = [
-        _members(found, f"the {kind}s of {owner}", f"{stem}_{kind}", names)
-        for kind, found in (("input", inputs), ("output", outputs))
+        _members(params, f"the {kind}s of {owner}", f"{stem}_{kind}", names)
+        for kind, params in (("input", inputs), ("output", outputs))
     ]
     symbols = _arguments(function)
     return Interface(function, stem, members[0], members[1], symbols, pools)
@@ -193,28 +193,28 @@ def _pools(function: HostFunction) -> tuple[InterfacePool, ...]:
     storages = function.storages
     if not any(s.pool for s in storages):
         parts = tuple(PoolPart(i, s.start if i else 0) for i, s in enumerate(storages))
-        size, shown = function.workspace_bytes, function.info.workspace_bytes
-        return (InterfacePool("workspace", size, shown, parts),)
-    taken: set[str] = set()
-    made = []
+        size, size_text = function.workspace_bytes, function.info.workspace_bytes
+        return (InterfacePool("workspace", size, size_text, parts),)
+    names: set[str] = set()
+    pools = []
     for i, s in enumerate(storages):
-        name = unused(plain_name(s.pool or "workspace"), taken)
-        taken.add(name)
-        shown = shown_size(s.size, function.symbols)
-        made.append(InterfacePool(name, s.size, shown, (PoolPart(i, 0),), s.align))
-    return tuple(made)
+        name = unused(plain_name(s.pool or "workspace"), names)
+        names.add(name)
+        size_text = shown_size(s.size, function.symbols)
+        pools.append(InterfacePool(name, s.size, size_text, (PoolPart(i, 0),), s.align))
+    return tuple(pools)
 
 
 def _members(
-    found: Sequence[tuple[int, Param]], scope: str, stem: str, symbols: Names
+    params: Sequence[tuple[int, Param]], scope: str, stem: str, symbols: Names
 ) -> tuple[Member, ...]:
-    names, made = Names(scope), []
-    for index, param in found:
+    names, members = Names(scope), []
+    for index, param in params:
         owner = f"{param.info.name!r} (parameter {index})"
         name = names.add(plain_name(param.info.name), owner)
         symbols.add(f"{stem}_{name}_size".upper(), f"{owner} of {scope}")
-        made.append(Member(name, index, param))
-    return tuple(made)
+        members.append(Member(name, index, param))
+    return tuple(members)
 
 
 # Names of other arguments and of local variables in the C.
@@ -225,12 +225,12 @@ _TAKEN = re.compile(
 
 def _arguments(function: HostFunction) -> tuple[str, ...]:
     """Names of the arguments for symbolic sizes."""
-    names, made = Names(f"the arguments of {function.info.name!r}"), []
+    names, arguments = Names(f"the arguments of {function.info.name!r}"), []
     for symbol, model_name in function.symbols.items():
         name = plain_name(symbol)
         name = f"arg_{name}" if _TAKEN.fullmatch(name) else name
-        made.append(names.add(name, f"size {model_name!r}"))
-    return tuple(made)
+        arguments.append(names.add(name, f"size {model_name!r}"))
+    return tuple(arguments)
 
 
 def kernel_prefix(prefix: str) -> str:

@@ -68,8 +68,8 @@ def _function(interface: Interface) -> Iterator[str]:
     function, stem = interface.function, interface.stem
     yield heading(function.info.name, 96, 0)
     for symbol, name in zip(function.symbols, interface.symbols, strict=True):
-        known = function.symbols[symbol]
-        also = "" if known == name else f" ({known!r} in the model)"
+        model_name = function.symbols[symbol]
+        also = "" if model_name == name else f" ({model_name!r} in the model)"
         yield f"/* size {comment(f'{name}: at least {function.least(symbol)}{also}')} */"
     yield from (f"/* requires {comment(text)} */" for text in function.info.requires)
     yield from _struct(interface, "input", interface.inputs)

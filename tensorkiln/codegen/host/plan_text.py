@@ -32,12 +32,19 @@ def plan_text(
     devices: HostDevices = NO_DEVICES,
 ) -> str:
     """A table for each graph function; `folders` says where a kernel's files are."""
-    own = {c.offset: c.name for c in constants}
-    often = Counter(own.values())
-    own = {at: name if often[name] == 1 else f"{name}@{at}" for at, name in own.items()}
-    names = {(0, at): name for at, name in own.items()}
+    constant_names = {c.offset: c.name for c in constants}
+    often = Counter(constant_names.values())
+    constant_names = {
+        offset: name if often[name] == 1 else f"{name}@{offset}"
+        for offset, name in constant_names.items()
+    }
+    names = {(0, offset): name for offset, name in constant_names.items()}
     for key, rows in devices.weights.items():
-        names |= {(devices.number(key), to): own[at] for at, (to, _) in rows.items() if at in own}
+        names |= {
+            (devices.number(key), to): constant_names[offset]
+            for offset, (to, _) in rows.items()
+            if offset in constant_names
+        }
     graphs = [f for f in functions if f.info.kind == "graph"]
     head = _HEAD.replace(*_OF_C) if "c" in folders.values() else _HEAD
     head += _OF_DEVICES if devices.kinds else ""
@@ -88,8 +95,8 @@ def _typed(p: Param) -> str:
 
 def _place(p: Ptr, f: HostFunction, names: Mapping[tuple[int, int], str]) -> str:
     if p.base == "weights":
-        found = names.get((p.index, p.offset)) if isinstance(p.offset, int) else None
-        return found or f"weights+{p.offset}"
+        name = names.get((p.index, p.offset)) if isinstance(p.offset, int) else None
+        return name or f"weights+{p.offset}"
     if p.base == "arg":
         return f.params[p.index].info.name + (f"+{p.offset}" if p.offset else "")
     start = f.storages[p.index].start

@@ -48,11 +48,11 @@ def prototypes(functions: Sequence[HostFunction]) -> str:
 
 def symbol_lines(names: Iterable[str], texts: Iterable[Size], source: str) -> list[str]:
     """Declarations of the symbols that the texts use; symbol `names[i]` is `source[i]` in C."""
-    used = {name for text in texts for name in symbols_in(text)}
+    symbols = {name for text in texts for name in symbols_in(text)}
     return [
         f"    const int64_t s_{name} = {source}[{i}];"
         for i, name in enumerate(names)
-        if name in used
+        if name in symbols
     ]
 
 
@@ -82,13 +82,13 @@ def run_text(function: HostFunction) -> str:
     names = argument_names(function)
     pointers = pointers_of(function)
     texts = texts_of(function)
-    used = {text_symbol for text in texts for text_symbol in symbols_in(text)}
+    symbols = {text_symbol for text in texts for text_symbol in symbols_in(text)}
     lines: list[str] = []
     for i, name in enumerate(names):
         param = function.params[i]
         if any(p.base == "arg" and p.index == i for p in pointers):
             lines.append(f"    char *const {name} = frame->arg[{i}];")
-        elif param.dims is None and param.info.name in used:
+        elif param.dims is None and param.info.name in symbols:
             ctype, member = kernel_type(param.info.dtype), kernel_member(param.info.dtype)
             value = f"({ctype})frame->scalar[{i}].{member}"
             lines.append(f"    const {ctype} s_{param.info.name} = {value};")
@@ -169,8 +169,8 @@ def call_lines(
         lines.append(_outside(i, names, sizes, symbols) + " {")
         lines.extend([*failed(span, i, sizes), "    }"])
 
-    for one in function.checks:
-        check(one.indices, one.span)
+    for argument_check in function.checks:
+        check(argument_check.indices, argument_check.span)
     for call in function.calls:
         args = [_arg(a, names, sizes, symbols) for a in call.args]
         tail = f"); /* {comment(call.span)} */" if call.span else ");"

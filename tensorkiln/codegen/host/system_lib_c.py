@@ -11,12 +11,12 @@ from tensorkiln.codegen.c_text.text import quote
 FFI = "__tvm_ffi_"
 
 
-def check_prefix(prefix: object, what: str = "system_lib_prefix") -> str:
+def check_prefix(prefix: object, subject: str = "system_lib_prefix") -> str:
     """Return `prefix` if symbols may begin with it; else raise UserError (code `bad-name`)."""
     if isinstance(prefix, str) and prefix and c_name(prefix) == prefix:
         return prefix
     raise UserError(
-        f"{what} {prefix!r:.200}: symbols cannot begin with it",
+        f"{subject} {prefix!r:.200}: symbols cannot begin with it",
         code="bad-name",
         hint=f"did you mean {c_name(prefix)!r:.200}?"
         if prefix and isinstance(prefix, str)
@@ -30,7 +30,7 @@ def system_lib_c(prefix: str, symbols: Sequence[str]) -> str:
     `__tvm_ffi_<prefix><function>`."""
     declared = "\n".join(f"void {s}(void);" for s in symbols)
     rows = "\n".join(f"    {{{quote(s)}, {s}}}," for s in symbols)
-    told = "\n".join(
+    additions = "\n".join(
         f"        add({quote(FFI + prefix + s.removeprefix(FFI))}, (void *)(uintptr_t){s});"
         for s in symbols
         if s.startswith(FFI)
@@ -63,7 +63,7 @@ __attribute__((constructor)) static void announce(void)
     library.next = kiln_system_libraries;
     kiln_system_libraries = &library;
     if (add != NULL) {{
-{told}
+{additions}
     }}
 }}
 """

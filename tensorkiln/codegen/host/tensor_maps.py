@@ -59,9 +59,9 @@ class TensorMap:
     def c_text(self, name: str) -> str:
         """Its definition in C, as a kiln_tensor_map."""
         sizes = self.dims, self.strides
-        rows = [*([s.factor for s in given] for given in sizes), self.box]
-        if any(s.param is not None for given in sizes for s in given):
-            rows += [[0 if s.param is None else 1 + s.param for s in given] for given in sizes]
+        rows = [*([s.factor for s in factors] for factors in sizes), self.box]
+        if any(s.param is not None for factors in sizes for s in factors):
+            rows += [[0 if s.param is None else 1 + s.param for s in factors] for factors in sizes]
         numbers = ", ".join(f"{{{', '.join(map(str, row))}}}" for row in rows)
         head = f"static const kiln_tensor_map {name} = {{"
         return (

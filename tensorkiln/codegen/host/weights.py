@@ -56,13 +56,13 @@ class WeightArena:
     def place_constant(self, c: Constant) -> int:
         """Place a constant and return its byte offset; its name and type are added to the table
         `constants`."""
-        at = self.place(c.data)
+        offset = self.place(c.data)
         shape = tuple(int_value(d) or 0 for d in c.type.shape)
         layout = str(c.type.layout or "")
         # Without what follows '#', by which a script tells constants of one name apart.
         name = c.name.rpartition("#")[0] or c.name or "const"
-        self.constants[ConstantInfo(name, c.type.dtype.name, shape, layout, at)] = None
-        return at
+        self.constants[ConstantInfo(name, c.type.dtype.name, shape, layout, offset)] = None
+        return offset
 
     def place_plan(self, plan: Plan) -> None:
         """Place the constants of a graph function, in the order in which its calls read them."""
@@ -74,10 +74,12 @@ class WeightArena:
         """A hexadecimal digest that tells these constants from others: of all names, types and
         offsets, and of a few elements of each array, since hashing all takes longer than writing
         it. Whether equal arrays are one object or several does not count: text does not say it."""
-        seen = hashlib.sha256(repr((tuple(self.constants), tuple(self._told_apart))).encode())
+        digest_state = hashlib.sha256(
+            repr((tuple(self.constants), tuple(self._told_apart))).encode()
+        )
         for size, sample in self._alike:
-            seen.update(size.to_bytes(8, "little") + sample)
-        return seen.hexdigest()
+            digest_state.update(size.to_bytes(8, "little") + sample)
+        return digest_state.hexdigest()
 
     def place(self, array: np.ndarray | Padded) -> int:
         """Place an array and return its byte offset; arrays with the same bytes share one.
@@ -88,20 +90,20 @@ class WeightArena:
             array = _NOTHING
         if id(array) in self._placed:
             return self._placed[id(array)]
-        at = self.size
+        offset = self.size
         # Hashing all weights takes longer than writing them, so only what looks alike is hashed.
         first = self._alike.setdefault((array.nbytes, _sample(array)), array)
         if first is not array:
             self._digests.setdefault(digest(first), self._placed[id(first)])
-            at = self._digests.setdefault(digest(array), at)
-            if at == self.size:
+            offset = self._digests.setdefault(digest(array), offset)
+            if offset == self.size:
                 self._told_apart |= {digest(first): None, digest(array): None}
-        self._placed[id(array)] = at
+        self._placed[id(array)] = offset
         self._alive.append(array)
-        if at == self.size:
+        if offset == self.size:
             self.arrays.append(array)
             self.size += -(-array.nbytes // ALIGN) * ALIGN
-        return at
+        return offset
 
 
 def _sample(array: np.ndarray | Padded) -> bytes:
@@ -143,25 +145,25 @@ class WeightsContent(Later):
                     hint="compile again; write models to a new file and rename that",
                 )
         parts: list[_Part] = []
-        block = at = 0
+        block = offset = 0
         for array in self._arrays:
-            done = 0
-            while done < array.nbytes:
-                stop = min(array.nbytes, done + block + BLOCK - at)
-                parts.append((at - block, array, done, stop))
-                at, done = at + stop - done, stop
-                if done == array.nbytes:
-                    at += -at % ALIGN
-                if at == block + BLOCK:
+            begin = 0
+            while begin < array.nbytes:
+                stop = min(array.nbytes, begin + block + BLOCK - offset)
+                parts.append((offset - block, array, begin, stop))
+                offset, begin = offset + stop - begin, stop
+                if begin == array.nbytes:
+                    offset += -offset % ALIGN
+                if offset == block + BLOCK:
                     yield block, parts
-                    block, parts = at, []
+                    block, parts = offset, []
         if parts:
             yield block, parts
 
     def chunks(self) -> Iterator[memoryview]:
         """The bytes in pieces, padding between arrays included."""
-        for at, parts in self._blocks():
-            yield _filled(np.empty(min(BLOCK, self.size - at), np.uint8), parts)
+        for offset, parts in self._blocks():
+            yield _filled(np.empty(min(BLOCK, self.size - offset), np.uint8), parts)
 
     @cached_property
     def view(self) -> memoryview:
@@ -173,15 +175,15 @@ class WeightsContent(Later):
             self.write(stream.fileno(), 0)
             return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
 
-    def write(self, file: int, at: int) -> None:
-        """Write all bytes to an open file from byte `at` on, in several threads: copying and
+    def write(self, file: int, offset: int) -> None:
+        """Write all bytes to an open file from byte `offset` on, in several threads: copying and
         writing release Python's global lock."""
         rooms: list[np.ndarray] = []  # buffers to use again, at most one per thread
 
         def one(block: tuple[int, list[_Part]]) -> None:
             n, parts = block
             room = rooms.pop() if rooms else np.empty(min(BLOCK, self.size), np.uint8)
-            write_at(file, _filled(room[: self.size - n], parts), at + n)
+            write_at(file, _filled(room[: self.size - n], parts), offset + n)
             rooms.append(room)
 
         in_threads(one, self._blocks())
@@ -221,19 +223,19 @@ def _settled(arrays: list[np.ndarray | Padded]) -> list[np.ndarray]:
                 stream.write(_filled(np.empty(parts[0][3] - start, np.uint8), parts))
         stream.flush()
         mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-    out, at = [], 0
+    out, offset = [], 0
     for a in arrays:
-        out.append(np.frombuffer(mapped, np.uint8, a.nbytes, at))
-        at += a.nbytes
+        out.append(np.frombuffer(mapped, np.uint8, a.nbytes, offset))
+        offset += a.nbytes
     return out
 
 
 def _filled(room: np.ndarray, parts: list[_Part]) -> memoryview:
     """Fill `room` with the parts of a block, and zeros between them."""
     room[:] = 0
-    for at, array, start, stop in parts:
+    for position, array, start, stop in parts:
         for part in parts_between(array, start, stop):
-            there = room[at : at + part.nbytes].view(part.dtype)
-            np.copyto(there.reshape(part.shape), part)
-            at += part.nbytes
+            view = room[position : position + part.nbytes].view(part.dtype)
+            np.copyto(view.reshape(part.shape), part)
+            position += part.nbytes
     return room.data

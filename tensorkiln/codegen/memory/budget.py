@@ -29,23 +29,23 @@ class Budget:
     pools: Mapping[str, int] = field(default_factory=dict)
 
 
-def read_budget(given: GivenBudget | None, pools: Sequence[MemoryPool]) -> Budget:
+def read_budget(budget: GivenBudget | None, pools: Sequence[MemoryPool]) -> Budget:
     """The budget that `max_workspace=` stands for. UserError: `bad-argument`, `unknown-pool`."""
-    if given is None:
+    if budget is None:
         return Budget()
-    if isinstance(given, str) and "=" in given:
-        given = _by_pool(given)
-    if not isinstance(given, Mapping):
-        return Budget(_bytes(given))
-    known = [p.name for p in pools if p.kind == "ram"]
-    for name in given:
-        if name not in known:
+    if isinstance(budget, str) and "=" in budget:
+        budget = _by_pool(budget)
+    if not isinstance(budget, Mapping):
+        return Budget(_bytes(budget))
+    pool_names = [p.name for p in pools if p.kind == "ram"]
+    for name in budget:
+        if name not in pool_names:
             raise UserError(
                 f"max_workspace: the target has no pool {name!r} for intermediate results",
                 code="unknown-pool",
-                hint=nearest(str(name), known) or f"its pools: {listed(known) or 'none'}",
+                hint=nearest(str(name), pool_names) or f"its pools: {listed(pool_names) or 'none'}",
             )
-    return Budget(None, {name: _bytes(size) for name, size in given.items()})
+    return Budget(None, {name: _bytes(size) for name, size in budget.items()})
 
 
 def _by_pool(text: str) -> dict[str, int | str]:
@@ -58,14 +58,14 @@ def _by_pool(text: str) -> dict[str, int | str]:
     return out
 
 
-def _bytes(given: object) -> int:
+def _bytes(size_argument: object) -> int:
     try:
-        size = byte_count(given) if isinstance(given, str) else given
+        size = byte_count(size_argument) if isinstance(size_argument, str) else size_argument
     except ValueError:
         size = None
     if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
         return size
-    raise UserError(f"max_workspace={given!r}: expected {_WHAT}", code="bad-argument")
+    raise UserError(f"max_workspace={size_argument!r}: expected {_WHAT}", code="bad-argument")
 
 
 def require_memory(
@@ -96,8 +96,8 @@ def require_memory(
     for f in report.functions.values():
         for name, limit in limits.items():
             if name in f.pools:
-                own = partial(_largest_in, mod, f.name, pools, name)
-                _require(f.name, f"pool {name!r}", [f.pools[name]], limit, own)
+                largest_tensors = partial(_largest_in, mod, f.name, pools, name)
+                _require(f.name, f"pool {name!r}", [f.pools[name]], limit, largest_tensors)
         if budget.total is not None:
             needs = list(f.pools.values())
             _require(f.name, "workspace", needs, budget.total, partial(tuple, f.largest))
@@ -106,7 +106,7 @@ def require_memory(
 
 def _require(
     function: str,
-    what: str,
+    subject: str,
     pools: Sequence[PoolMemory],
     have: int,
     largest: Callable[[], Sequence[LiveTensor]],
@@ -115,7 +115,7 @@ def _require(
     if None in needs:
         formula = " + ".join(str(p.reserved) for p in pools if p.reserved != 0)
         raise UserError(
-            f"{what}: needs {formula} bytes, which have no upper bound; there are {have:,}",
+            f"{subject}: needs {formula} bytes, which have no upper bound; there are {have:,}",
             code="unbounded-size",
             where=function,
             hint="freeze the dimensions, or give them a range (the attribute `assumes`, or "
@@ -125,7 +125,7 @@ def _require(
     if need > have:
         table = "\n".join(lines_of(tensor_rows(largest())))
         raise UserError(
-            f"{what}: needs {need:,} bytes, has {have:,}, {need - have:,} too many\n{table}",
+            f"{subject}: needs {need:,} bytes, has {have:,}, {need - have:,} too many\n{table}",
             code="workspace",
             where=function,
             hint="smaller inputs or batches, or more memory: a larger pool, a larger max_workspace",
@@ -158,24 +158,25 @@ def _require_known_pools(
 ) -> None:
     """Check that storages are of devices or pools of the target, of which their alignment can be
     had."""
-    known = {p.name: p for p in pools if p.kind == "ram"}
+    pool_of_name = {p.name: p for p in pools if p.kind == "ram"}
     storages = [(plan.functions[0].name, s) for plan in mod.planned for s in plan.storages]
     for function, s in storages:
         if s.pool in devices:
             continue
-        if s.pool not in known and (s.pool or known):
+        if s.pool not in pool_of_name and (s.pool or pool_of_name):
             raise UserError(
-                f"a storage of pool {s.pool!r}; the target's are {listed(known) or 'none'}"
+                f"a storage of pool {s.pool!r}; the target's are {listed(pool_of_name) or 'none'}"
                 if s.pool
-                else f"a storage of no pool; the target's are {listed(known)}",
+                else f"a storage of no pool; the target's are {listed(pool_of_name)}",
                 code="unknown-pool",
                 where=function,
-                hint=nearest(s.pool, known) or "PlanMemory(target) plans for the pools of a target",
+                hint=nearest(s.pool, pool_of_name)
+                or "PlanMemory(target) plans for the pools of a target",
             )
-        if s.pool and s.align > known[s.pool].align:
+        if s.pool and s.align > pool_of_name[s.pool].align:
             raise UserError(
                 f"a storage aligned to {s.align} bytes in pool {s.pool!r}, which is aligned to "
-                f"{known[s.pool].align}",
+                f"{pool_of_name[s.pool].align}",
                 code="unknown-pool",
                 where=function,
             )

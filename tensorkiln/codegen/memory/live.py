@@ -72,32 +72,32 @@ class Span:
 
 def number(e: Expr, sizes: Sizes) -> int:
     """The value of a size where every symbolic dimension is in `sizes`."""
-    found = int_value(e)
-    if found is None:
+    count = int_value(e)
+    if count is None:
         by: dict[Var, Expr] = {v: IntImm(sizes[v]) for v in free_vars(e)}
-        found = int_value(simplify(substitute(e, by)))
-    assert found is not None, e
-    return found
+        count = int_value(simplify(substitute(e, by)))
+    assert count is not None, e
+    return count
 
 
 def spans(calls: tuple[tuple[Access, ...], ...], sizes: Sizes) -> list[Span]:
     """Every value that a call writes into a storage, in the order of the calls."""
     values: list[Span] = []
-    there: dict[int, list[Span]] = {}  # per storage: the values that still have bytes in it
+    live_spans: dict[int, list[Span]] = {}  # per storage: the values that still have bytes in it
     for call, tensors in enumerate(calls):
         for a in tensors:
             if a.place.base == "storage" and not a.written:
-                for s in _touched(there, a, *_range(a, sizes)):
+                for s in _touched(live_spans, a, *_range(a, sizes)):
                     s.last = call
         results = [a for a in tensors if a.written]
         for k, a in enumerate(results):
             if a.place.base == "storage":
                 lo, hi = _range(a, sizes)
-                for s in _touched(there, a, lo, hi):
+                for s in _touched(live_spans, a, lo, hi):
                     s.overwrite(lo, hi)
                 values.append(Span(a, call, k, len(results), lo, hi, call, [(lo, hi)]))
-                others = (s for s in there.get(a.place.index, ()) if s.kept)
-                there[a.place.index] = [*others, values[-1]]
+                survivors = (s for s in live_spans.get(a.place.index, ()) if s.kept)
+                live_spans[a.place.index] = [*survivors, values[-1]]
     return values
 
 
@@ -106,9 +106,9 @@ def _range(a: Access, sizes: Sizes) -> tuple[int, int]:
     return start, start + number(size_of(a), sizes)
 
 
-def _touched(there: Mapping[int, list[Span]], a: Access, lo: int, hi: int) -> list[Span]:
+def _touched(live_spans: Mapping[int, list[Span]], a: Access, lo: int, hi: int) -> list[Span]:
     """The values of which `a` accesses a byte."""
-    values = there.get(a.place.index, ())
+    values = live_spans.get(a.place.index, ())
     return [s for s in values if any(x < hi and lo < y for x, y in s.kept)]
 
 

@@ -85,13 +85,13 @@ def memory_report(
     )
 
 
-def _check_sizes(sizes: Mapping[str, int], known: set[str]) -> None:
+def _check_sizes(sizes: Mapping[str, int], names: set[str]) -> None:
     for name, size in sizes.items():
-        if name not in known:
+        if name not in names:
             raise UserError(
-                f"sizes: no dimension {name!r}; there are {listed(sorted(known)) or 'none'}",
+                f"sizes: no dimension {name!r}; there are {listed(sorted(names)) or 'none'}",
                 code="unknown-dimension",
-                hint=nearest(str(name), sorted(known)),
+                hint=nearest(str(name), sorted(names)),
             )
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise UserError(
@@ -117,14 +117,16 @@ class GraphMemory:
 
     def memory(self, sizes: Mapping[str, int]) -> FunctionMemory:
         """What the function needs, with `sizes` for the dimensions of these names."""
-        given = {v: sizes[name] for v, name in self.names.items() if name in sizes}
-        io = InputOutput(self._sum(self.plan.inputs, given), self._sum(self.plan.results, given))
-        peak, largest = self.peak(given)
+        numbers = {v: sizes[name] for v, name in self.names.items() if name in sizes}
+        io = InputOutput(
+            self._sum(self.plan.inputs, numbers), self._sum(self.plan.results, numbers)
+        )
+        peak, largest = self.peak(numbers)
         stacks = [stack_of(c.name, self.mod) for c in self.plan.calls]
         stack = None if None in stacks else max((s for s in stacks if s is not None), default=0)
-        return FunctionMemory(self.plan.graph.name, self.by_pool(given), io, stack, peak, largest)
+        return FunctionMemory(self.plan.graph.name, self.by_pool(numbers), io, stack, peak, largest)
 
-    def by_pool(self, given: Mapping[Var, int]) -> dict[str, PoolMemory]:
+    def by_pool(self, numbers: Mapping[Var, int]) -> dict[str, PoolMemory]:
         """What it needs of each pool, in the target's order."""
         arena = WeightArena()
         arena.place_plan(self.plan)
@@ -133,16 +135,16 @@ class GraphMemory:
             ends = [end_of(a) for a in self._stored(i)]
             largest = self._largest(ends)
             tops = [bound(e, self.bounds)[1] for e in largest]
-            most = None if None in tops else max((t for t in tops if t is not None), default=0)
+            maximum = None if None in tops else max((t for t in tops if t is not None), default=0)
             name = s.pool or ANY_POOL
             before = out.get(name, PoolMemory(0, 0))
             out[name] = PoolMemory(
-                _plus(before.workspace, self._text(largest, given)),
-                _plus(before.reserved, self._text([s.size], given)),
+                _plus(before.workspace, self._text(largest, numbers)),
+                _plus(before.reserved, self._text([s.size], numbers)),
                 before.constants,
                 before.capacity,
                 before.kind,
-                None if most is None or before.most is None else before.most + most,
+                None if maximum is None or before.most is None else before.most + maximum,
             )
         return out
 
@@ -153,16 +155,16 @@ class GraphMemory:
                 if a.place.base == "storage" and a.place.index == storage:
                     yield a
 
-    def peak_sizes(self, given: Mapping[Var, int]) -> dict[Var, int]:
+    def peak_sizes(self, numbers: Mapping[Var, int]) -> dict[Var, int]:
         """Sizes for the peak: those given, else upper bounds, else 1."""
-        return {v: given.get(v) or bound(v, self.bounds)[1] or 1 for v in self.names}
+        return {v: numbers.get(v) or bound(v, self.bounds)[1] or 1 for v in self.names}
 
     def peak(
-        self, given: Mapping[Var, int], pool: str | None = None
+        self, numbers: Mapping[Var, int], pool: str | None = None
     ) -> tuple[Peak | None, tuple[LiveTensor, ...]]:
         """The call during which most bytes are in use, and the largest values then; of one pool
         only, unless None."""
-        sizes = self.peak_sizes(given)
+        sizes = self.peak_sizes(numbers)
         values = spans(self.calls, sizes)
         if pool is not None:
             names = [s.pool or ANY_POOL for s in self.plan.storages]
@@ -170,13 +172,13 @@ class GraphMemory:
         if not values:
             return None, ()
         live = [live_bytes(values, i) for i in range(len(self.plan.calls))]
-        at = max(range(len(live)), key=live.__getitem__)
-        call = self.plan.calls[at]
-        shown = {self.names[v]: n for v, n in sizes.items()}
-        there = [s for s in values if s.lives(at) and not is_replaced(s, values, at)]
-        there.sort(key=lambda s: (s.start - s.end, s.first, s.start))
-        tensors = tuple(self.tensor(s, sizes) for s in there[:_SHOWN])
-        return Peak(at + 1, call.name, call.span, live[at], shown), tensors
+        step = max(range(len(live)), key=live.__getitem__)
+        call = self.plan.calls[step]
+        size_of_name = {self.names[v]: n for v, n in sizes.items()}
+        live_spans = [s for s in values if s.lives(step) and not is_replaced(s, values, step)]
+        live_spans.sort(key=lambda s: (s.start - s.end, s.first, s.start))
+        tensors = tuple(self.tensor(s, sizes) for s in live_spans[:_SHOWN])
+        return Peak(step + 1, call.name, call.span, live[step], size_of_name), tensors
 
     def tensor(self, s: Span, sizes: Mapping[Var, int]) -> LiveTensor:
         """A value as the report shows it."""
@@ -192,23 +194,23 @@ class GraphMemory:
     def _largest(self, sizes: Iterable[Expr]) -> list[Expr]:
         """The sizes of which one is the largest, whatever the dimensions are: a single one where
         that can be proved."""
-        known = list(dict.fromkeys(map(simplify, sizes)))
-        if not known:
+        candidates = list(dict.fromkeys(map(simplify, sizes)))
+        if not candidates:
             return [IntImm(0)]
         sample = {v: bound(v, self.bounds)[1] or _SAMPLE for v in self.names}
-        best = max(known, key=lambda e: number(e, sample))
-        others = (e for e in known if e is not best)
-        return [best, *(e for e in others if not prove(binary("le", e, best), self.bounds))]
+        best = max(candidates, key=lambda e: number(e, sample))
+        rivals = (e for e in candidates if e is not best)
+        return [best, *(e for e in rivals if not prove(binary("le", e, best), self.bounds))]
 
-    def _sum(self, types: Sequence[TensorType], given: Mapping[Var, int]) -> Dim:
-        return self._text([_total_bytes(types)], given)
+    def _sum(self, types: Sequence[TensorType], numbers: Mapping[Var, int]) -> Dim:
+        return self._text([_total_bytes(types)], numbers)
 
-    def _text(self, sizes: Sequence[Expr], given: Mapping[Var, int]) -> Dim:
+    def _text(self, sizes: Sequence[Expr], numbers: Mapping[Var, int]) -> Dim:
         """The largest of some sizes: a number if it is known, else a formula."""
-        if all(v in given for e in sizes for v in free_vars(e)):
-            return max(number(e, given) for e in sizes)
-        shown = {name: self.names[v] for v, name in self.symbols.names.items()}
-        texts = [str(shown_size(self.symbols.size(e), shown)) for e in sizes]
+        if all(v in numbers for e in sizes for v in free_vars(e)):
+            return max(number(e, numbers) for e in sizes)
+        names = {name: self.names[v] for v, name in self.symbols.names.items()}
+        texts = [str(shown_size(self.symbols.size(e), names)) for e in sizes]
         return texts[0] if len(texts) == 1 else f"max({', '.join(texts)})"
 
 
@@ -262,23 +264,23 @@ def _together(
     out = empty_pools(pools, constants)
     for name in dict.fromkeys(n for f in functions for n in f.pools):
         uses = [f.pools[name] for f in functions if name in f.pools]
-        own = out.get(name, PoolMemory(0, 0, 0, uses[0].capacity, uses[0].kind, 0))
-        most = [p.most for p in uses]
+        module_pool = out.get(name, PoolMemory(0, 0, 0, uses[0].capacity, uses[0].kind, 0))
+        maxima = [p.most for p in uses]
         out[name] = PoolMemory(
             _most([p.workspace for p in uses]),
             _most([p.reserved for p in uses]),
-            own.constants,
-            own.capacity,
-            own.kind,
-            None if None in most else max(m for m in most if m is not None),
+            module_pool.constants,
+            module_pool.capacity,
+            module_pool.kind,
+            None if None in maxima else max(m for m in maxima if m is not None),
         )
     return out
 
 
 def _most(sizes: Sequence[Dim]) -> Dim:
-    known = max((s for s in sizes if isinstance(s, int)), default=0)
+    largest = max((s for s in sizes if isinstance(s, int)), default=0)
     texts = list(dict.fromkeys(s for s in sizes if not isinstance(s, int)))
     if not texts:
-        return known
-    parts = [str(known)] * bool(known) + texts
+        return largest
+    parts = [str(largest)] * bool(largest) + texts
     return parts[0] if len(parts) == 1 else f"max({', '.join(parts)})"

@@ -54,18 +54,18 @@ def facts(f: FunctionMemory) -> Iterator[str]:
     """Yield the sentences about a function that are not in its tables."""
     yield f"inputs {bytes_of(f.io.inputs)}, outputs {bytes_of(f.io.outputs)}, of the caller"
     if f.peak is not None:
-        at = ", ".join(f"{n} = {v}" for n, v in f.peak.at.items())
+        sizes_text = ", ".join(f"{n} = {v}" for n, v in f.peak.at.items())
         node = f" ({f.peak.node})" if f.peak.node else ""
         yield (
             f"peak {f.peak.bytes:,} at call {f.peak.call}, {f.peak.kernel}{node}"
-            + (f", for {at}" if at else "")
+            + (f", for {sizes_text}" if sizes_text else "")
         )
 
 
 def stack_text(stack: int | None) -> str:
     """A sentence about the stack that kernels take."""
-    known = "unbounded: a kernel calls itself" if stack is None else f"{stack:,}"
-    return f"stack {known}, for local buffers of kernels; frames and spills come on top"
+    amount = "unbounded: a kernel calls itself" if stack is None else f"{stack:,}"
+    return f"stack {amount}, for local buffers of kernels; frames and spills come on top"
 
 
 def weights_text(w: WeightMemory) -> str:
@@ -77,9 +77,9 @@ def cause_rows(causes: Sequence[WeightCause]) -> Rows:
     """A row for each cause for which weights take more than in the model, the head first."""
     rows: Rows = [_CAUSE_HEAD]
     for c in causes:
-        more = f" and {c.count - len(c.names)} more" if c.names and c.count > len(c.names) else ""
+        tail = f" and {c.count - len(c.names)} more" if c.names and c.count > len(c.names) else ""
         rows.append(
-            (c.cause, f"{c.bytes:,}", f"{c.model_bytes:,}", f"{', '.join(c.names)}{more}".strip())
+            (c.cause, f"{c.bytes:,}", f"{c.model_bytes:,}", f"{', '.join(c.names)}{tail}".strip())
         )
     return rows
 
@@ -97,10 +97,10 @@ def lines_of(rows: Rows, numbers: int = 1) -> Iterator[str]:
 
 def html_table(caption: str, rows: Rows) -> str:
     """Rows as a table of HTML, every name escaped."""
-    head, *rest = rows
+    head, *body_rows = rows
     titles = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     body = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rest
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in body_rows
     )
     named = f"<caption>{escape(caption)}</caption>" if caption else ""
     return f"<table>{named}<tr>{titles}</tr>{body}</table>"

@@ -40,10 +40,10 @@ class ModelWeights:
 def model_weights(mod: IRModule) -> ModelWeights:
     """The constants of a module, before any pass."""
     named: dict[str, tuple[int, int]] = {}
-    seen: set[Hashable] = set()
+    memories: set[Hashable] = set()
     for c in _constants(f for f in mod.functions if isinstance(f, Function)):
-        if (memory := _memory(c)) not in seen:
-            seen.add(memory)
+        if (memory := _memory(c)) not in memories:
+            memories.add(memory)
             size, count = named.get(c.name, (0, 0))
             named[c.name] = size + c.data.nbytes, count + c.data.size
     return ModelWeights(named, sum(size for size, _ in named.values()))
@@ -55,14 +55,14 @@ def _memory(c: Constant) -> Hashable:
     if not isinstance(c.data, np.ndarray):
         return id(c.data)
     axes = zip(c.data.strides, c.data.shape, strict=True)
-    where = c.data.__array_interface__["data"][0]
-    return where, c.data.dtype.str, frozenset((s, n) for s, n in axes if n != 1)
+    address = c.data.__array_interface__["data"][0]
+    return address, c.data.dtype.str, frozenset((s, n) for s, n in axes if n != 1)
 
 
 def _constants(functions: Iterable[Function]) -> Iterator[Constant]:
     for f in functions:
-        bound = (b.value for b in bindings_in(f.bindings))
-        for value in (*bound, f.result):
+        values = (b.value for b in bindings_in(f.bindings))
+        for value in (*values, f.result):
             yield from (v for v in values_in(value) if isinstance(v, Constant))
 
 
@@ -121,19 +121,19 @@ def _model_name(name: str, model: ModelWeights) -> str:
 
 
 def _changes(
-    forms: Sequence[_Stored], own: tuple[int, int] | None
+    forms: Sequence[_Stored], model_size: tuple[int, int] | None
 ) -> Iterator[tuple[str, int, int]]:
-    """Yield causes for which a weight takes more than in the model, where it takes `own` bytes for
-    so many elements: the bytes that it takes, and those that it takes in the model. None: the
-    model has no weight of this name."""
+    """Yield causes for which a weight takes more than in the model, where it takes `model_size`,
+    bytes for so many elements: the bytes that it takes, and those that it takes in the model. None:
+    the model has no weight of this name."""
     zeros = sum(f.bytes - f.content for f in forms)
     if zeros:
         yield _ZEROS, zeros, 0
     content = sum(f.content for f in forms)
-    if own is None:
+    if model_size is None:
         yield _COMPUTED, content, 0
         return
-    size, count = own
+    size, count = model_size
     first = max(forms, key=lambda f: f.content)
     if first.content > size:
         cause = larger_weights().get(first.kernel, _COMPUTED) if first.count > count else _WIDER
@@ -153,8 +153,8 @@ def _note(total: int, model: int, causes: Iterable[WeightCause]) -> str:
     if not is_much(total, model):
         return ""
     largest = [c for c in causes if c.more > (total - model) / 10]
-    why = "; ".join(
+    reasons = "; ".join(
         f"{c.cause}, {c.bytes:,} in place of {c.model_bytes:,}" for c in largest[:_NAMED]
     )
     times = f"{total / model:.1f} times the model's {model:,}" if model else "the model has none"
-    return f"weights take {total:,} bytes, {times}: {why}"
+    return f"weights take {total:,} bytes, {times}: {reasons}"

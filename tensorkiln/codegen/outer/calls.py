@@ -239,30 +239,30 @@ def _while_loop(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
             )
     assert isinstance(cond, GlobalRef | RVar) and isinstance(body, GlobalRef | RVar)
     count, name = len(state), w.name(var)
-    held = w.slot(f"{name}_state", max(1, count))
+    state_slots = w.slot(f"{name}_state", max(1, count))
     for i, s in enumerate(state):
-        w.step(f"kiln_take({w.pointer(s)}, &{held}[{i}])")
+        w.step(f"kiln_take({w.pointer(s)}, &{state_slots}[{i}])")
     test, following = w.slot(f"{name}_test"), w.slot(f"{name}_next")
     plain = count == 1 and not _is_one_tuple(var.type, state[0].type)
     with w.block("for (;;)"):
         w.line("int again;")
-        w.step(_invoke(w, cond, held, count, test))
+        w.step(_invoke(w, cond, state_slots, count, test))
         w.step(f"kiln_truth(&{test}, &again)")
         w.line(f"kiln_release(&{test});")
         w.line("if (!again)")
         w.line("    break;")
-        w.step(_invoke(w, body, held, count, following))
+        w.step(_invoke(w, body, state_slots, count, following))
         if plain:
-            w.line(f"kiln_release(&{held}[0]);")
-            w.line(f"{held}[0] = {following};")
+            w.line(f"kiln_release(&{state_slots}[0]);")
+            w.line(f"{state_slots}[0] = {following};")
             w.line(f"{following}.kind = KILN_NONE;")
         else:
-            w.step(f"kiln_spread(&{following}, {count}, {held})")
+            w.step(f"kiln_spread(&{following}, {count}, {state_slots})")
             w.line(f"kiln_release(&{following});")
     if plain:
-        w.step(f"kiln_take(&{held}[0], &{out})")
+        w.step(f"kiln_take(&{state_slots}[0], &{out})")
     else:
-        w.step(f"kiln_make_tuple({held}, {count}, &{out})")
+        w.step(f"kiln_make_tuple({state_slots}, {count}, &{out})")
     w.match(out, var.type, "the state after the loop")
 
 
@@ -306,9 +306,9 @@ def _slice_dynamic(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
 
 def _sized(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
     """Emit the check of sizes, with the text of its failure."""
-    x, shown = (*(w.pointer(a) for a in call.args), "&kiln_nothing")[:2]
-    what, expected = (quote(str(call.attrs[name])) for name in ("what", "expected"))
-    w.step(f"kiln_sized({x}, {shown}, {what}, {expected}, &{out})")
+    x, subject_value = (*(w.pointer(a) for a in call.args), "&kiln_nothing")[:2]
+    subject, expected = (quote(str(call.attrs[name])) for name in ("what", "expected"))
+    w.step(f"kiln_sized({x}, {subject_value}, {subject}, {expected}, &{out})")
     w.match(out, var.type, "the result of sized")
 
 

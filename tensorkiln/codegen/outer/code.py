@@ -67,7 +67,7 @@ def outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
         for f in library.prim_funcs.values()
         if not f.public or implied_sizes(f)
     ]
-    shown = [f for f in outers if not f.is_private]
+    public_functions = [f for f in outers if not f.is_private]
     text = "\n".join(
         [
             heading("outer functions"),
@@ -77,14 +77,17 @@ def outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
             "\n" + "\n".join(library.texts),
             *library.descriptors,
             "",
-            *(ffi_entry(f.name, f"kiln_outer_ffi_call(&outer_{c_name(f.name)}") for f in shown),
+            *(
+                ffi_entry(f.name, f"kiln_outer_ffi_call(&outer_{c_name(f.name)}")
+                for f in public_functions
+            ),
             _table(outers),
         ]
     )
-    entries = (f"__tvm_ffi_{f.name}" for f in shown)
+    entries = (f"__tvm_ffi_{f.name}" for f in public_functions)
     return OuterCode(
         text,
-        tuple(_info(f, library.spelled) for f in shown),
+        tuple(_info(f, library.spelled) for f in public_functions),
         (*OUTER_EXPORTS, *entries),
         tuple(helpers),
         len(outers),
@@ -107,18 +110,22 @@ def _table(outers: tuple[Function, ...]) -> str:
 
 def _info(f: Function, spelled: Mapping[object, str]) -> FunctionInfo:
     names = [str(n) for n in f.attrs.get("input_names") or [spelled[p] for p in f.params]]
-    shown = {**spelled, **dict(f.attrs.get("dim_names", ()))}
+    dim_names = {**spelled, **dict(f.attrs.get("dim_names", ()))}
     symbols: dict[Var, str] = {}
-    inputs = [_param(n, p.type, symbols, shown) for n, p in zip(names, f.params, strict=True)]
-    result = _param("result", f.result.type, symbols, shown)
-    kept = tuple(KeptInfo(k.output, k.kernel, k.names) for k in kept_of(f.attrs))
-    return FunctionInfo(f.name, "outer", tuple(inputs), (replace(result, role="out"),), kept=kept)
+    inputs = [_param(n, p.type, symbols, dim_names) for n, p in zip(names, f.params, strict=True)]
+    result = _param("result", f.result.type, symbols, dim_names)
+    kept_outputs = tuple(KeptInfo(k.output, k.kernel, k.names) for k in kept_of(f.attrs))
+    return FunctionInfo(
+        f.name, "outer", tuple(inputs), (replace(result, role="out"),), kept=kept_outputs
+    )
 
 
-def _param(name: str, t: Type, symbols: dict[Var, str], shown: Mapping[object, str]) -> ParamInfo:
+def _param(
+    name: str, t: Type, symbols: dict[Var, str], dim_names: Mapping[object, str]
+) -> ParamInfo:
     """`dtype` is the element type of a tensor or a number, else the type in words."""
     for d in type_sizes(t):
-        symbols.update((v, shown[v]) for v in free_vars(d))
+        symbols.update((v, dim_names[v]) for v in free_vars(d))
     if isinstance(t, TensorType):
         dims = [type_text(TensorType((d,), t.dtype), symbols) for d in t.shape]
         texts = [d.partition("[")[2][:-1] for d in dims]

@@ -92,8 +92,8 @@ class Frame:
     def symbol(self, v: Var) -> str:
         """The C name of a dimension, chosen at its first use and unique in the function."""
         if v not in self.symbols:
-            taken = set(self.symbols.values())
-            self.symbols[v] = unused(c_name(self.library.spelled[v]), taken, first=1)
+            names = set(self.symbols.values())
+            self.symbols[v] = unused(c_name(self.library.spelled[v]), names, first=1)
         return self.symbols[v]
 
     def size(self, e: Expr) -> str:
@@ -153,9 +153,9 @@ class Frame:
         name, short = self.name(var), self._short
         match value:
             case Call(callee, args, _, span):
-                what = callee if isinstance(callee, str) else short(callee)
+                callee_text = callee if isinstance(callee, str) else short(callee)
                 tail = f"    {span}" if span else ""
-                return f"{name} = {what}({', '.join(map(short, args))}){tail}"
+                return f"{name} = {callee_text}({', '.join(map(short, args))}){tail}"
             case If(cond):
                 return f"{name} = ... if {short(cond)} else ..."
             case Lambda(function):
@@ -221,9 +221,9 @@ def _folded(line: str) -> list[str]:
         fit = [p for p in places if p <= _WIDTH]
         if not places or places[0] >= len(line):
             break
-        at = fit[-1] if fit else places[0]
-        out.append(line[:at].rstrip())
-        line = " " * (lead + 8) + line[at:]
+        place = fit[-1] if fit else places[0]
+        out.append(line[:place].rstrip())
+        line = " " * (lead + 8) + line[place:]
     return [*out, line]
 
 

@@ -106,9 +106,9 @@ class OuterWriter(Frame):
         return f"kiln_{'bool' if e.dtype.name == 'bool' else 'int'}({self.size(e)})"
 
     def _constant(self, c: Constant) -> str:
-        at = self.library.arena.place_constant(c)
+        offset = self.library.arena.place_constant(c)
         shape = self.library.tables.constant_shape(c)
-        fields = f"{{kiln_weights + {at}, 1, 0, {c.data.ndim}, {c_dtype(c.type.dtype)}"
+        fields = f"{{kiln_weights + {offset}, 1, 0, {c.data.ndim}, {c_dtype(c.type.dtype)}"
         return f"kiln_view(&(kiln_tensor){fields}, {shape}, NULL, 0}})"
 
     def owned(self, v: Value) -> str:
@@ -167,7 +167,7 @@ class OuterWriter(Frame):
         self._values[var] = out
 
     def _if(self, value: If, out: str) -> None:
-        where, known = self.where, set(self.known)
+        place, symbols = self.where, set(self.known)
         self.line("{")
         self._indent += "    "
         self.line("int truth;")
@@ -175,9 +175,9 @@ class OuterWriter(Frame):
         for head, branch in (("if (truth)", value.then), ("else", value.orelse)):
             with self.block(head):
                 self.body(branch)
-                self.where = where
+                self.where = place
                 self.step(f"kiln_take({self.pointer(branch.result)}, &{out})")
-            self.known = set(known)
+            self.known = set(symbols)
         self._indent = self._indent[4:]
         self.line("}")
 
@@ -197,12 +197,12 @@ class OuterWriter(Frame):
         dims = [d for d in type_dims(t) if not is_unknown(d)]
         return any(v not in self.known for d in dims for v in free_vars(d))
 
-    def match(self, slot: str, t: Type, what: str) -> None:
+    def match(self, slot: str, t: Type, subject: str) -> None:
         """Emit the check of a value against a type, which gives new dimensions their values."""
-        self._match_round(slot, t, what)
-        self._check_sizes(slot, t, what)
+        self._match_round(slot, t, subject)
+        self._check_sizes(slot, t, subject)
 
-    def _name_sizes(self, slot: str, names: tuple[Expr, ...], what: str) -> None:
+    def _name_sizes(self, slot: str, names: tuple[Expr, ...], subject: str) -> None:
         """Bind the dimensions `names` to the numbers of the shape value in `slot`; a dimension that
         has a value already must be equal to its number."""
         with self.block(""):
@@ -214,37 +214,37 @@ class OuterWriter(Frame):
                     self.line(f"s_{self.symbol(v)} = d[{i}];")
                     self.known.add(v)
                     continue
-                text = f"{self.f.name}: {what} has %lld for {self.shown(v)}, expected %lld"
+                text = f"{self.f.name}: {subject} has %lld for {self.shown(v)}, expected %lld"
                 values = f"(long long)d[{i}], (long long)s_{self.symbol(v)}"
                 fail = f"kiln_fail(KILN_ERROR_SHAPE, {quote(text)}, {values})"
                 self.step(f"d[{i}] == s_{self.symbol(v)} ? KILN_OK : {fail}")
 
-    def _name_number(self, slot: str, name: Var, what: str) -> None:
+    def _name_number(self, slot: str, name: Var, subject: str) -> None:
         """Bind the symbol `name` to the number in `slot`, which is one of integers."""
         number = f"{slot}.as.integer"
         if name not in self.known:
             self.line(f"s_{self.symbol(name)} = {number};")
             self.known.add(name)
             return
-        text = f"{self.f.name}: {what} is %lld, expected %lld"
+        text = f"{self.f.name}: {subject} is %lld, expected %lld"
         values = f"(long long){number}, (long long)s_{self.symbol(name)}"
         fail = f"kiln_fail(KILN_ERROR_SHAPE, {quote(text)}, {values})"
         self.step(f"{number} == s_{self.symbol(name)} ? KILN_OK : {fail}")
 
-    def _match_round(self, slot: str, t: Type, what: str) -> None:
+    def _match_round(self, slot: str, t: Type, subject: str) -> None:
         dims = type_dims(t)
         for v in {v: None for d in dims if not is_unknown(d) for v in free_vars(d)}:
             self.symbol(v)
         if isinstance(t, ObjectType):
             return
         table = self.library.tables.type(t, {v: self.shown(v) for v in self.symbols})
-        tail = f"{quote(self.f.name)}, {quote(what)})"
+        tail = f"{quote(self.f.name)}, {quote(subject)})"
         if not dims:
             self.step(f"kiln_match(&{slot}, &{table}, NULL, {tail}")
             if isinstance(t, ShapeType) and t.values:
-                self._name_sizes(slot, t.values, what)
+                self._name_sizes(slot, t.values, subject)
             if isinstance(t, PrimType) and t.value is not None:
-                self._name_number(slot, t.value, what)
+                self._name_number(slot, t.value, subject)
             return
         with self.block(""):
             sizes = ", ".join(self._known_size(d) for d in dims)
@@ -258,18 +258,20 @@ class OuterWriter(Frame):
     def _known_size(self, d: Expr) -> str:
         return "-1" if any(v not in self.known for v in free_vars(d)) else self.size(d)
 
-    def _check_sizes(self, slot: str, t: Type, what: str) -> None:
+    def _check_sizes(self, slot: str, t: Type, subject: str) -> None:
         """Emit a second check, for sizes that are expressions or repeat a dimension, such as
         `n + 1` before or after `n`: all dimensions have their values by now. Nothing is emitted if
         each size is a different dimension."""
         dims = type_dims(t)
-        asked = [d for d in dims if not is_unknown(d) and free_vars(d)]
-        if len(asked) == len(set(asked)) and all(isinstance(d, Var) for d in asked):
+        dependent_dims = [d for d in dims if not is_unknown(d) and free_vars(d)]
+        if len(dependent_dims) == len(set(dependent_dims)) and all(
+            isinstance(d, Var) for d in dependent_dims
+        ):
             return
         table = self.library.tables.type(t, {v: self.shown(v) for v in self.symbols})
         sizes = ", ".join("-1" if is_unknown(d) else self.size(d) for d in dims)
         array = f"(int64_t[]){{{sizes}}}"
-        tail = f"{quote(self.f.name)}, {quote(what)})"
+        tail = f"{quote(self.f.name)}, {quote(subject)})"
         self.step(f"kiln_match(&{slot}, &{table}, {array}, {tail}")
 
     def new_tensor(self, t: TensorType, out: str) -> None:
@@ -317,10 +319,10 @@ class OuterWriter(Frame):
 
     def _require(self, condition: SizeCondition) -> None:
         """Emit the check of a condition on the sizes of arguments."""
-        shown = {v: self.shown(v) for v in free_vars(condition.holds)}
-        sizes = ", ".join(f"{name} is %lld" for name in shown.values())
-        words = f"{self.f.name}: {sizes}; expected {condition_text(condition, shown)}"
-        values = ", ".join(f"(long long)s_{self.symbol(v)}" for v in shown)
+        model_names = {v: self.shown(v) for v in free_vars(condition.holds)}
+        sizes = ", ".join(f"{name} is %lld" for name in model_names.values())
+        words = f"{self.f.name}: {sizes}; expected {condition_text(condition, model_names)}"
+        values = ", ".join(f"(long long)s_{self.symbol(v)}" for v in model_names)
         fail = f"kiln_fail(KILN_ERROR_CONDITION, {quote(words)}, {values})"
         self.step(f"{self.size(condition.holds)} ? KILN_OK : {fail}")
 

@@ -25,18 +25,18 @@ from tensorkiln.ir.visit_graph import bindings_in, values_in
 
 def captured_values(f: Function) -> tuple[RVar, ...]:
     """The free variables of a function, in the order of their first use."""
-    bound = set(f.params) | {b.var for b in bindings_in(f.bindings)}
+    local_vars = set(f.params) | {b.var for b in bindings_in(f.bindings)}
     for b in bindings_in(f.bindings):
         if isinstance(b.value, Lambda):
-            bound.update(b.value.function.params)
-    used = dict.fromkeys(v for v in _values_of(f) if isinstance(v, RVar))
-    return tuple(v for v in used if v not in bound)
+            local_vars.update(b.value.function.params)
+    variables = dict.fromkeys(v for v in _values_of(f) if isinstance(v, RVar))
+    return tuple(v for v in variables if v not in local_vars)
 
 
-def captured_symbols(f: Function, known: set[Var]) -> tuple[Var, ...]:
-    """The dimensions in `known` that the function mentions, in the order of their first mention."""
-    found = dict.fromkeys(v for e in _sizes_of(f) for v in free_vars(e))
-    return tuple(v for v in found if v in known)
+def captured_symbols(f: Function, outer_dims: set[Var]) -> tuple[Var, ...]:
+    """Those of `outer_dims` that the function mentions, in the order of their first mention."""
+    dims = dict.fromkeys(v for e in _sizes_of(f) for v in free_vars(e))
+    return tuple(v for v in dims if v in outer_dims)
 
 
 def last_uses(f: Function) -> list[list[RVar]]:
@@ -50,7 +50,7 @@ def last_uses(f: Function) -> list[list[RVar]]:
     for v in values_in(f.result):
         if isinstance(v, RVar):
             last.pop(v, None)
-    return [[v for v, at in last.items() if at == i] for i in range(len(f.bindings))]
+    return [[v for v, use in last.items() if use == i] for i in range(len(f.bindings))]
 
 
 def _values_of(f: Function) -> Iterator[Value]:
