@@ -19,8 +19,8 @@ USUAL, SMALL = 224, 112
 
 def expected(extent: Expr, unknown: int = USUAL) -> int:
     """An extent, with `unknown` for each symbol in it; at least 1."""
-    known = int_value(extent)
-    if known is None:
+    number = int_value(extent)
+    if number is None:
         values: dict[Var, Expr] = {v: IntImm(unknown) for v in free_vars(extent)}
-        known = int_value(simplify(substitute(extent, values)))
-    return max(1, unknown if known is None else known)
+        number = int_value(simplify(substitute(extent, values)))
+    return max(1, unknown if number is None else number)

@@ -64,8 +64,8 @@ class Rewriter:
         """`make()`, or what it returned before for the same key."""
         if key not in self._made:
             self._made[key] = make()
-        found: T = self._made[key]
-        return found
+        answer: T = self._made[key]
+        return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,5 +145,5 @@ class Family:
     def load_schedule(self) -> Callable[..., Any]:
         """The schedule. ImportError or AttributeError if there is none of its name."""
         module, _, name = self.schedule.partition(":")
-        found: Callable[..., Any] = getattr(import_module(module), name)
-        return found
+        schedule: Callable[..., Any] = getattr(import_module(module), name)
+        return schedule

@@ -39,8 +39,8 @@ def half_constant(w: Constant, dtype: str) -> Constant | None:
     """A constant rounded to floats of 16 bits; None if a finite number would become infinite."""
     with np.errstate(over="ignore"):
         narrow = w.array.astype(dtype)
-    lost = np.isinf(narrow) & np.isfinite(w.array)
-    return None if lost.any() else replace(constant(narrow), name=w.name)
+    overflow = np.isinf(narrow) & np.isfinite(w.array)
+    return None if overflow.any() else replace(constant(narrow), name=w.name)
 
 
 def _choose(
@@ -64,8 +64,10 @@ def _rewrite(b: Binding, choice: str, rewriter: Rewriter) -> Call:
         if isinstance(v, Constant):
             return replace(constant(v.array.astype(dtype.name)), name=v.name)
         assert isinstance(v, RVar)
-        made = op_call("cast", v, span=call.span, dtype=dtype.name)
-        return rewriter.once(("cast", v, dtype), lambda: rewriter.bind(made, f"{v.name}_{dtype}"))
+        conversion = op_call("cast", v, span=call.span, dtype=dtype.name)
+        return rewriter.once(
+            ("cast", v, dtype), lambda: rewriter.bind(conversion, f"{v.name}_{dtype}")
+        )
 
     def wide(v: Value) -> Value:
         t = v.type
@@ -76,10 +78,10 @@ def _rewrite(b: Binding, choice: str, rewriter: Rewriter) -> Call:
     keeps = operands if choice == "pairs" else operands[1:] if call.op in OF_WEIGHTS else ()
     args = [v if k in keeps else wide(v) for k, v in enumerate(call.args)]
     attrs = {k: v for k, v in call.attrs.items() if k != "wide"} | ({"wide": True} if keeps else {})
-    made = op_call(call.op, *args, span=call.span, **attrs)
+    product = op_call(call.op, *args, span=call.span, **attrs)
     if call.attrs.get("wide"):
-        return made
-    total = rewriter.bind(made, f"{b.var.name}_sums")
+        return product
+    total = rewriter.bind(product, f"{b.var.name}_sums")
     return op_call("cast", total, span=call.span, dtype=b.var.tensor.dtype.name)
 
 

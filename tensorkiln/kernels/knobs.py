@@ -57,14 +57,14 @@ def knob(name: str, values: Iterable[int], untuned: int, doc: str) -> Knob:
     return Knob(name, tuple(sorted({*values, untuned})), untuned, doc)
 
 
-def heights(extent: int | None, most: int, untuned: int) -> tuple[int, ...]:
-    """The heights of tiles, at most `most` or `untuned`, that cut `extent` in different ways. A
+def heights(extent: int | None, maximum: int, untuned: int) -> tuple[int, ...]:
+    """The heights of tiles, at most `maximum` or `untuned`, that cut `extent` in different ways. A
     known extent is cut evenly; an unknown one into tiles of the height, and the rest."""
-    every = range(1, max(most, untuned) + 1)
+    all_heights = range(1, max(maximum, untuned) + 1)
     if extent is None:
-        return tuple(every)
-    found = {-(-extent // height): height for height in reversed(every)}
-    return tuple(sorted({**found, -(-extent // untuned): untuned}.values()))
+        return tuple(all_heights)
+    height_of_count = {-(-extent // height): height for height in reversed(all_heights)}
+    return tuple(sorted({**height_of_count, -(-extent // untuned): untuned}.values()))
 
 
 # Terms of a sum in a round of the innermost loop, the untuned number and others: with more, LLVM's
@@ -121,18 +121,18 @@ def fetch_knob(term: int, untuned: int) -> Knob:
     return knob("fetch", _FETCHED if fits else (), untuned, doc)
 
 
-def choices_of(knobs: Sequence[Knob], given: Choices) -> dict[str, int]:
+def choices_of(knobs: Sequence[Knob], choices: Choices) -> dict[str, int]:
     """A value for each knob: the given one, else the untuned one. UserError (code `bad-knob`) for a
     given knob that is not declared, and for a value that is not legal."""
-    known = {k.name: k for k in knobs}
-    for name, value in given.items():
-        if name not in known:
-            message = f"no knob {name!r}; there are {', '.join(known) or 'none'}"
-            raise UserError(message, code="bad-knob", hint=nearest(name, known))
-        if value not in known[name].values:
-            legal = ", ".join(map(str, known[name].values))
+    knob_of_name = {k.name: k for k in knobs}
+    for name, value in choices.items():
+        if name not in knob_of_name:
+            message = f"no knob {name!r}; there are {', '.join(knob_of_name) or 'none'}"
+            raise UserError(message, code="bad-knob", hint=nearest(name, knob_of_name))
+        if value not in knob_of_name[name].values:
+            legal = ", ".join(map(str, knob_of_name[name].values))
             raise UserError(f"{name}={value!r} is not among {legal}", code="bad-knob")
-    return {k.name: given.get(k.name, k.untuned) for k in knobs}
+    return {k.name: choices.get(k.name, k.untuned) for k in knobs}
 
 
 def text_of(choices: Choices) -> str:

@@ -55,21 +55,21 @@ def installed_families() -> tuple[Family, ...]:
 
 
 def _loaded(point: EntryPoint) -> Family:
-    what = f"kernel family {point.name!r} of package {package_of(point)}"
-    with plugin(what):
+    label = f"kernel family {point.name!r} of package {package_of(point)}"
+    with plugin(label):
         row: object = point.load()
     if not isinstance(row, Family):
-        raise UserError(f"{what} is {type(row).__name__}, expected a Family", code=_CODE)
-    _check(row, what)
-    return _guarded(row, what)
+        raise UserError(f"{label} is {type(row).__name__}, expected a Family", code=_CODE)
+    _check(row, label)
+    return _guarded(row, label)
 
 
-def _check(row: Family, what: str) -> None:
+def _check(row: Family, label: str) -> None:
     """Raise UserError for a field that is wrong in itself."""
 
     def require(holds: bool, message: str) -> None:
         if not holds:
-            raise UserError(message, code=_CODE, where=what)
+            raise UserError(message, code=_CODE, where=label)
 
     for name in ("op_class", "schedule"):
         value = getattr(row, name)
@@ -85,9 +85,9 @@ def _check(row: Family, what: str) -> None:
         try:
             ops.get(operator)
         except TensorkilnError as error:
-            raise UserError(error.message, code=_CODE, where=what, hint=error.hint) from None
-    known = {kind.device for kind in KINDS.values()} - {""}
-    require(set(row.devices) <= known, f"devices are {row.devices}, of {sorted(known)}")
+            raise UserError(error.message, code=_CODE, where=label, hint=error.hint) from None
+    devices = {kind.device for kind in KINDS.values()} - {""}
+    require(set(row.devices) <= devices, f"devices are {row.devices}, of {sorted(devices)}")
     for field in fields(row):
         value = getattr(row, field.name)
         if field.name in _ANSWERS and value is not None:
@@ -97,138 +97,140 @@ def _check(row: Family, what: str) -> None:
     require(a is None or isinstance(a, Algorithm), f"algorithm is {a!r}, expected an Algorithm")
 
 
-def _guarded(row: Family, what: str) -> Family:
-    """The row with functions whose exceptions and wrong results are UserErrors naming `what`."""
+def _guarded(row: Family, label: str) -> Family:
+    """The row with functions whose exceptions and wrong results are UserErrors naming `label`."""
     changed: dict[str, Any] = {
-        name: _call(getattr(row, name), f"{what}: {name}", kinds)
+        name: _call(getattr(row, name), f"{label}: {name}", kinds)
         for name, kinds in _ANSWERS.items()
         if getattr(row, name) is not None
     }
     if row.algorithm is not None:
         a = row.algorithm
-        choose = _call(a.choose, f"{what}: algorithm.choose", (object,))
-        rewrite = _checked_rewrite(a.rewrite, f"{what}: algorithm.rewrite")
+        choose = _call(a.choose, f"{label}: algorithm.choose", (object,))
+        rewrite = _checked_rewrite(a.rewrite, f"{label}: algorithm.rewrite")
         changed["algorithm"] = replace(a, choose=choose, rewrite=rewrite)
     if row.decompose is not None:
-        changed["decompose"] = _checked_decompose(changed["decompose"], f"{what}: decompose")
+        changed["decompose"] = _checked_decompose(changed["decompose"], f"{label}: decompose")
     if row.knobs is not None:
-        changed["knobs"] = _checked_knobs(changed["knobs"], f"{what}: knobs")
-    row = replace(row, owner=what, **changed)
+        changed["knobs"] = _checked_knobs(changed["knobs"], f"{label}: knobs")
+    row = replace(row, owner=label, **changed)
     if row.layouts is None:
         return row
-    return replace(row, layouts=_checked_layouts(row, f"{what}: layouts"))
+    return replace(row, layouts=_checked_layouts(row, f"{label}: layouts"))
 
 
-def _call(function: Callable[..., Any], what: str, kinds: tuple[type, ...]) -> Callable[..., Any]:
+def _call(function: Callable[..., Any], label: str, kinds: tuple[type, ...]) -> Callable[..., Any]:
     @wraps(function)
     def guarded(*args: object) -> object:
-        with plugin(what):
+        with plugin(label):
             answer = function(*args)
         if not isinstance(answer, kinds):
-            raise bad_answer(what, answer, " or ".join(k.__name__ for k in kinds), _CODE)
+            raise bad_answer(label, answer, " or ".join(k.__name__ for k in kinds), _CODE)
         return answer
 
     return guarded
 
 
-def _require_type(b: Binding, what: str) -> None:
+def _require_type(b: Binding, label: str) -> None:
     """Raise UserError unless a binding computes a value of its variable's type."""
-    made = b.var.type
+    value_type = b.var.type
     if isinstance(b.value, Call):
-        with plugin(what):
-            made = ops.infer(b.value)
-    if show(made) != show(b.var.type):
-        message = f"{what}: {b.var.name} is {show(made)}, expected {show(b.var.type)}"
+        with plugin(label):
+            value_type = ops.infer(b.value)
+    if show(value_type) != show(b.var.type):
+        message = f"{label}: {b.var.name} is {show(value_type)}, expected {show(b.var.type)}"
         raise UserError(message, code=_CODE)
 
 
-def _checked_rewrite(function: Callable[..., Any], what: str) -> Callable[..., Call]:
+def _checked_rewrite(function: Callable[..., Any], label: str) -> Callable[..., Call]:
     """An algorithm's `rewrite` with a check that its call has the result that was asked for."""
-    guarded = _call(function, what, (Call,))
+    guarded = _call(function, label, (Call,))
 
     def checked(b: Binding, choice: object, rewriter: object) -> Call:
         call: Call = guarded(b, choice, rewriter)
-        _require_type(replace(b, value=call), what)
+        _require_type(replace(b, value=call), label)
         return call
 
     return checked
 
 
 def _checked_decompose(
-    guarded: Callable[..., Any], what: str
+    guarded: Callable[..., Any], label: str
 ) -> Callable[[Binding], Sequence[Binding]]:
     """`decompose` with a check that it gives bindings, of their types, that define the value."""
 
     def checked(b: Binding) -> Sequence[Binding]:
-        found: Sequence[Binding] = guarded(b)
-        wrong = next((x for x in found if not isinstance(x, Binding)), None)
+        bindings: Sequence[Binding] = guarded(b)
+        wrong = next((x for x in bindings if not isinstance(x, Binding)), None)
         if wrong is not None:
-            raise bad_answer(what, wrong, "Binding in its list", _CODE)
-        if not any(x.var is b.var for x in found):
-            raise UserError(f"{what}: no binding defines {b.var.name}", code=_CODE)
-        for x in found:
-            _require_type(x, what)
-        return found
+            raise bad_answer(label, wrong, "Binding in its list", _CODE)
+        if not any(x.var is b.var for x in bindings):
+            raise UserError(f"{label}: no binding defines {b.var.name}", code=_CODE)
+        for x in bindings:
+            _require_type(x, label)
+        return bindings
 
     return checked
 
 
-def _checked_knobs(guarded: Callable[..., Any], what: str) -> Callable[..., tuple[Knob, ...]]:
+def _checked_knobs(guarded: Callable[..., Any], label: str) -> Callable[..., tuple[Knob, ...]]:
     """`knobs` with a check that it gives knobs of different names."""
 
     @wraps(guarded)
     def checked(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
         try:
-            found: tuple[Knob, ...] = guarded(call, out, target)
+            knobs: tuple[Knob, ...] = guarded(call, out, target)
         except UserError as error:  # of a Knob, which does not know whose it is
             if error.code != "bad-knob":
                 raise
-            raise UserError(f"{what}: {error.message}", code=_CODE) from None
-        wrong = next((x for x in found if not isinstance(x, Knob)), None)
+            raise UserError(f"{label}: {error.message}", code=_CODE) from None
+        wrong = next((x for x in knobs if not isinstance(x, Knob)), None)
         if wrong is not None:
-            raise bad_answer(what, wrong, "Knob in its tuple", _CODE)
-        if len({k.name for k in found}) < len(found):
-            names = ", ".join(k.name for k in found)
-            raise UserError(f"{what}: two of the same name in {names}", code=_CODE)
-        return found
+            raise bad_answer(label, wrong, "Knob in its tuple", _CODE)
+        if len({k.name for k in knobs}) < len(knobs):
+            names = ", ".join(k.name for k in knobs)
+            raise UserError(f"{label}: two of the same name in {names}", code=_CODE)
+        return knobs
 
     return checked
 
 
-def _checked_layouts(row: Family, what: str) -> Callable[..., Any]:
+def _checked_layouts(row: Family, label: str) -> Callable[..., Any]:
     """`row.layouts` with a check that they suit the operands, and that the row then fits."""
 
     def checked(call: Call, out: TensorType, target: Target) -> Layouts | None:
         assert row.layouts is not None
-        found = row.layouts(call, out, target)
-        if found is None:
+        layouts = row.layouts(call, out, target)
+        if layouts is None:
             return None
 
         def error(message: str) -> UserError:
-            return UserError(f"{what}: {message}", code=_CODE, where=call.span)
+            return UserError(f"{label}: {message}", code=_CODE, where=call.span)
 
-        if len(found.operands) != len(call.args):
-            raise error(f"{len(found.operands)} layouts for {len(call.args)} operands")
+        if len(layouts.operands) != len(call.args):
+            raise error(f"{len(layouts.operands)} layouts for {len(call.args)} operands")
         laid: list[TensorType] = []
         attrs = dict(call.attrs)
         types = [*(a.type for a in call.args), out]
-        for n, (layout, t) in enumerate(zip((*found.operands, found.result), types, strict=True)):
+        for n, (layout, t) in enumerate(
+            zip((*layouts.operands, layouts.result), types, strict=True)
+        ):
             if isinstance(layout, Packed) and not isinstance(call.args[n], Constant):
                 raise error(f"Packed for operand {n}, which is not constant")
             to = layout.layout if isinstance(layout, Packed) else layout
             assert isinstance(t, TensorType)
             if isinstance(layout, Packed):
-                with plugin(what):
+                with plugin(label):
                     t = tensor(layout.prepare(call.args[n].array).shape, t.dtype)  # type: ignore[union-attr]
                 attrs |= layout.attrs
             if to is not None and {a.dim for a in to.axes} != set(range(t.ndim)):
                 raise error(f"{to} for {t.ndim} dimensions")
             laid.append(t.with_layout(to))
         args = tuple(RVar(f"p{n}", t) for n, t in enumerate(laid[:-1]))
-        made = replace(call, args=args, attrs=Attrs.of(**attrs))
-        _require_type(Binding(RVar("its result", out), made), what)
-        if not row.fits(made, laid[-1], target):
+        new_call = replace(call, args=args, attrs=Attrs.of(**attrs))
+        _require_type(Binding(RVar("its result", out), new_call), label)
+        if not row.fits(new_call, laid[-1], target):
             raise error("it does not fit the call in the layouts that it asks for")
-        return found
+        return layouts
 
     return checked

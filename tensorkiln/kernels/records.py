@@ -91,17 +91,17 @@ class Record:
         stand for times; then the fraction of the untuned kernel's time, which can be compared
         across machines; then the time. The other fields make the order total."""
         part = self.least / self.untuned if self.untuned else 1.0
-        least = (self.unit != TIME, part, self.least, self.median)
-        return (*least, len(self.knobs), self.knobs, self.unit, self.machine, self.text)
+        measurement = (self.unit != TIME, part, self.least, self.median)
+        return (*measurement, len(self.knobs), self.knobs, self.unit, self.machine, self.text)
 
     def to_json(self) -> dict[str, object]:
         """Its values by name, in the order in which they are written."""
         return {name: getattr(self, name) for name in _KEYS} | {"knobs": dict(sorted(self.knobs))}
 
     @staticmethod
-    def from_json(value: object, where: str = "record") -> Record:
+    def from_json(value: object, place: str = "record") -> Record:
         """The record of untrusted JSON. UserError (code `bad-records`) for anything but one."""
-        row = Reader(value, where, _CODE)
+        row = Reader(value, place, _CODE)
         row.only(_KEYS)
         knobs = row.child("knobs")
         names = [name for name, _ in row.items("knobs")]
@@ -124,8 +124,8 @@ class Record:
         )
 
     def __str__(self) -> str:
-        took = f"{self.least:g} {self.unit}, untuned {self.untuned:g}"
-        return f"{self.family} {text_of(self.choices) or 'untuned'}: {took}"
+        cost = f"{self.least:g} {self.unit}, untuned {self.untuned:g}"
+        return f"{self.family} {text_of(self.choices) or 'untuned'}: {cost}"
 
 
 _KEYS = tuple(f.name for f in fields(Record))
@@ -144,8 +144,8 @@ class Records:
         best: dict[tuple[str, ...], Record] = {}
         for row in self.rows:
             require(row, Record, "a record")
-            known = best.get(row.key)
-            if known is None or row.rank < known.rank:
+            former = best.get(row.key)
+            if former is None or row.rank < former.rank:
                 best[row.key] = row
         object.__setattr__(self, "rows", tuple(best[key] for key in sorted(best)))
         for row in self.rows:
@@ -155,9 +155,9 @@ class Records:
         """The records of a workload for a target, the best first."""
         return tuple(sorted(self._of.get((workload, target), ()), key=lambda row: row.rank))
 
-    def merge(self, *others: Records) -> Records:
+    def merge(self, *records: Records) -> Records:
         """These and others, the best one of each workload, target, family and schedule."""
-        return Records((*self.rows, *(row for other in others for row in other.rows)))
+        return Records((*self.rows, *(row for part in records for row in part.rows)))
 
     def text(self) -> str:
         """The text of their file."""
@@ -198,31 +198,31 @@ def read_records(path: str | os.PathLike[str]) -> Records:
 def _rows(lines: Iterable[bytes], path: str) -> Iterator[Record]:
     number = 0
     for number, line in enumerate(lines, 1):
-        where = f"{path}:{number}"
+        place = f"{path}:{number}"
         try:
             parsed = parse_json(line, unique=True)
         except ValueError as error:
-            found = "no file of records" if number == 1 else "a damaged record"
-            raise UserError(f"{found}: {error}", code=_CODE, where=where) from None
+            fault = "no file of records" if number == 1 else "a damaged record"
+            raise UserError(f"{fault}: {error}", code=_CODE, where=place) from None
         if number == 1:
-            _check_header(parsed, where)
+            _check_header(parsed, place)
         else:
-            yield Record.from_json(parsed, where)
+            yield Record.from_json(parsed, place)
     if not number:
         raise UserError("no file of records: it is empty", code=_CODE, where=path)
 
 
-def _check_header(parsed: object, where: str) -> None:
+def _check_header(parsed: object, place: str) -> None:
     if not isinstance(parsed, dict) or _HEADER not in parsed:
         message = f"no file of records: the first line is not {{{_HEADER!r}: {VERSION}}}"
-        raise UserError(message.replace("'", '"'), code=_CODE, where=where)
-    row = Reader(parsed, where, _CODE)
+        raise UserError(message.replace("'", '"'), code=_CODE, where=place)
+    row = Reader(parsed, place, _CODE)
     version = row.number(_HEADER)
     if version != VERSION:
         raise UserError(
             f"records of version {version}; this Tensorkiln reads version {VERSION}",
             code=_CODE,
-            where=where,
+            where=place,
             hint="tune again, or use the Tensorkiln that wrote them",
         )
     row.only((_HEADER,))
@@ -231,19 +231,19 @@ def _check_header(parsed: object, where: str) -> None:
 GivenRecords = Records | str | os.PathLike[str] | Iterable["Records | str | os.PathLike[str]"]
 
 
-def records_of(given: GivenRecords | None) -> Records:
+def records_of(argument: GivenRecords | None) -> Records:
     """The records that an argument `records=` stands for: Records, the path of a file, several of
     them merged, or None. Raises the errors of `read_records`; UserError for anything else."""
-    if given is None:
+    if argument is None:
         return Records()
-    if isinstance(given, Records):
-        return given
-    if isinstance(given, str | os.PathLike):
-        return read_records(given)
-    if not isinstance(given, list | tuple):
-        require(given, (Records, str, list), "records")
+    if isinstance(argument, Records):
+        return argument
+    if isinstance(argument, str | os.PathLike):
+        return read_records(argument)
+    if not isinstance(argument, list | tuple):
+        require(argument, (Records, str, list), "records")
     parts = []
-    for part in given:
+    for part in argument:
         require(part, (Records, str, os.PathLike), "one of the records")
         parts.append(records_of(part))
     return Records().merge(*parts)
@@ -252,9 +252,9 @@ def records_of(given: GivenRecords | None) -> Records:
 def workload_of(group: Function) -> tuple[str, str]:
     """(the hash by which records know a fused group, the text that is hashed): the group without
     names, knobs and the key of its device."""
-    others = {k: v for k, v in group.attrs.items() if k not in (ATTRIBUTE, "target")}
-    if len(others) < len(group.attrs):
-        group = replace(group, attrs=Attrs.of(**others))
+    attributes = {k: v for k, v in group.attrs.items() if k not in (ATTRIBUTE, "target")}
+    if len(attributes) < len(group.attrs):
+        group = replace(group, attrs=Attrs.of(**attributes))
     text, _ = nameless_text(group)
     return hashlib.sha256(text.encode()).hexdigest(), text
 
@@ -264,8 +264,8 @@ def target_text(target: Target) -> str:
     without the key and operators of a composite's device, and without those that
     `target_of_kernels` removes."""
     whole = target_of_kernels(target)
-    kept = {k: v for k, v in whole.to_json().items() if k not in _NOT_OF_CODE}
-    return json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
+    fields = {k: v for k, v in whole.to_json().items() if k not in _NOT_OF_CODE}
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
 @cache

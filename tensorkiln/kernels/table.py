@@ -36,11 +36,11 @@ class Families:
 
     def of(self, operator: str) -> tuple[Family, ...]:
         """The rows for an operator, the most specific first."""
-        found = self._by_operator.get(operator)
-        if found is None:
-            found = tuple(f for f in self.all if not f.operators or operator in f.operators)
-            self._by_operator[operator] = found
-        return found
+        rows = self._by_operator.get(operator)
+        if rows is None:
+            rows = tuple(f for f in self.all if not f.operators or operator in f.operators)
+            self._by_operator[operator] = rows
+        return rows
 
     def layouts(self, call: Call, out: TensorType, target: Target) -> Layouts | None:
         """The layouts that the kernel of a call asks for; None if no row asks for any."""
@@ -54,32 +54,34 @@ class Families:
         self, call: Call, out: TensorType, target: Target
     ) -> tuple[Family, Layouts] | tuple[None, None]:
         for row in self.of(call.op):
-            found = row.layouts(call, out, target) if row.layouts is not None else None
-            if found is not None:
-                return row, found
+            layouts = row.layouts(call, out, target) if row.layouts is not None else None
+            if layouts is not None:
+                return row, layouts
         return None, None
 
     def takes_epilogue(
         self, anchor: Binding, last: TensorType, reader: Binding, target: Target
     ) -> bool:
         """Whether a kernel of the anchor can also compute `reader` from its value `last`."""
-        asked = (row.epilogue for row in self._deciding(anchor, target))
-        return any(takes(anchor, last, reader) for takes in asked if takes is not None)
+        epilogues = (row.epilogue for row in self._deciding(anchor, target))
+        return any(takes(anchor, last, reader) for takes in epilogues if takes is not None)
 
     def takes_prologue(
         self, b: Binding, operand: int, before: list[Binding], target: Target
     ) -> bool:
         """Whether a kernel of a call can also compute one of its operands."""
         assert isinstance(b.value, Call)
-        asked = (row.prologue for row in self._deciding(b, target))
-        return any(takes(b.value, operand, before) for takes in asked if takes is not None)
+        prologues = (row.prologue for row in self._deciding(b, target))
+        return any(takes(b.value, operand, before) for takes in prologues if takes is not None)
 
     def wants_apart(self, b: Binding, operand: int, before: list[Binding], target: Target) -> bool:
         """Whether an operand of a call should be computed by a kernel of its own, although this
         kernel could."""
         assert isinstance(b.value, Call)
-        asked = (row.apart for row in self._deciding(b, target))
-        return any(apart(b.value, operand, before, target) for apart in asked if apart is not None)
+        predicates = (row.apart for row in self._deciding(b, target))
+        return any(
+            apart(b.value, operand, before, target) for apart in predicates if apart is not None
+        )
 
     def shares(self, call: Call, out: TensorType, operand: int, target: Target) -> bool:
         """Whether the kernel of a call reads a constant operand in another kernel's layout."""
@@ -92,8 +94,8 @@ class Families:
         cannot."""
         assert isinstance(b.value, Call)
         rows, out = self.of(b.value.op), b.var.tensor
-        other = next((row for row in rows if row.owner and row.fits(b.value, out, target)), None)
-        return (other,) if other is not None else tuple(row for row in rows if not row.owner)
+        foreign = next((row for row in rows if row.owner and row.fits(b.value, out, target)), None)
+        return (foreign,) if foreign is not None else tuple(row for row in rows if not row.owner)
 
 
 def computes(target: Target, b: Binding) -> bool:
