@@ -36,20 +36,20 @@ def check_link_arguments(
 def checked_addons(addons: object) -> tuple[Any, ...]:
     """Return `addons` as a tuple; UserError (code `bad-addon`) unless they are an iterable of
     object files, each given as a path or as bytes."""
-    found = _several(addons, "addons", "object files", "addons=[...]", "bad-addon")
-    for addon in found:
+    entries = _several(addons, "addons", "object files", "addons=[...]", "bad-addon")
+    for addon in entries:
         if not isinstance(addon, str | bytes | bytearray | memoryview | os.PathLike):
-            what = type(addon).__name__
-            raise UserError(f"an addon is a path or bytes, not {what}", code="bad-addon")
-    return tuple(found)
+            kind = type(addon).__name__
+            raise UserError(f"an addon is a path or bytes, not {kind}", code="bad-addon")
+    return tuple(entries)
 
 
-def _several(given: object, what: str, of: str, hint: str, code: str) -> list[object]:
-    one = isinstance(given, str | bytes | bytearray | memoryview | os.PathLike)
-    if one or not isinstance(given, Iterable):
-        message = f"{what} are a list of {of}, not {type(given).__name__}"
+def _several(argument: object, subject: str, of: str, hint: str, code: str) -> list[object]:
+    is_single = isinstance(argument, str | bytes | bytearray | memoryview | os.PathLike)
+    if is_single or not isinstance(argument, Iterable):
+        message = f"{subject} are a list of {of}, not {type(argument).__name__}"
         raise UserError(message, code=code, hint=hint)
-    return list(given)
+    return list(argument)
 
 
 def check_command(fcompile: object) -> None:

@@ -91,16 +91,16 @@ class LinkPlan:
     def of(cls, artifacts: ArtifactSet) -> LinkPlan:
         """Read the plan among the artifacts. UserError (code `bad-artifact`) unless there is
         exactly one, of this version, and all its values are legal."""
-        found = [a for a in artifacts if a.file_name == LINK_PLAN and a.codegen_id == "host"]
-        if len(found) != 1 or not isinstance(found[0], Artifact):
+        plans = [a for a in artifacts if a.file_name == LINK_PLAN and a.codegen_id == "host"]
+        if len(plans) != 1 or not isinstance(plans[0], Artifact):
             raise UserError(
-                f"expected one artifact {LINK_PLAN!r}, as of one compile; received {len(found)}",
+                f"expected one artifact {LINK_PLAN!r}, as of one compile; received {len(plans)}",
                 code="bad-artifact",
             )
         try:
-            plan = Reader(parse_json(found[0].view, unique=True), found[0].name, _BAD)
+            plan = Reader(parse_json(plans[0].view, unique=True), plans[0].name, _BAD)
         except ValueError as error:
-            message = f"{found[0].name} is damaged: {error}"
+            message = f"{plans[0].name} is damaged: {error}"
             raise UserError(message, code=_BAD) from None
         version = plan.get("version", int)
         if version != _VERSION:
@@ -109,16 +109,16 @@ class LinkPlan:
             plan.word("name", _NAME, "a name for a library"),
             plan.word("triple", _TRIPLE, "a target triple"),
             plan.words("exports", _EXPORT, "a name of C"),
-            _libraries(plan.texts("libraries"), found[0].name),
+            _libraries(plan.texts("libraries"), plans[0].name),
             plan.word("prefix", _PREFIX, "the beginning of a name of C"),
             plan.word("system_lib_prefix", _PREFIX, "the beginning of a name of C"),
             plan.flag("compact", False),
         )
 
 
-def _libraries(found: Sequence[str], where: str) -> tuple[str, ...]:
+def _libraries(names: Sequence[str], place: str) -> tuple[str, ...]:
     try:
-        return checked_libraries(found, f"{where}.libraries")
+        return checked_libraries(names, f"{place}.libraries")
     except UserError as error:
         raise UserError(error.message, code=_BAD, where=error.where, hint=error.hint) from None
 
@@ -247,9 +247,9 @@ def _addon(number: int, addon: str | Path | bytes, triple: str) -> tuple[str, me
         name, data = f"{ADDON}{number}", memoryview(addon)
     binary = binary_of(data, name)
     if not binary.relocatable or binary.machine != library_arch(triple):
-        what = "an object file" if binary.relocatable else "a library or a program"
+        noun = "an object file" if binary.relocatable else "a library or a program"
         raise UserError(
-            f"{name} is {what} for {binary.machine}; an addon is an object file for "
+            f"{name} is {noun} for {binary.machine}; an addon is an object file for "
             f"{library_arch(triple)}",
             code="bad-addon",
         )
@@ -283,21 +283,21 @@ def _authors(sources: Sequence[Artifact]) -> dict[str, str]:
     """Map the file name that each C source is compiled under to the source's artifact. UserError
     for a name that the compiler would take for an option, such as `-x.c`, for one that would
     overwrite another file of the link, and for one that two sources have."""
-    found: dict[str, str] = {}
+    author_of_file: dict[str, str] = {}
     for a in sources:
         name = source_name(a)
         if "/" in name or name.startswith(("-", "@")) or _TAKEN.fullmatch(Path(name).stem):
             raise UserError(
                 f"{a.name} cannot be compiled under that name", code=_BAD, hint="another file name"
             )
-        former = found.setdefault(name, a.name)
+        former = author_of_file.setdefault(name, a.name)
         if former != a.name:
             raise UserError(
                 f"{former} and {a.name} are compiled under one name, {name!r}",
                 code="name-clash",
                 hint="another file name for one of them",
             )
-    return found
+    return author_of_file
 
 
 def source_name(a: Artifact) -> str:

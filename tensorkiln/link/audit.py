@@ -24,11 +24,11 @@ _ENTRY, _MATHEMATICS = "host/entry.c", frozenset(STUB_LIBRARIES["libm.so.6"].spl
 EDITED = "take all artifacts from one compile, as they are; if they are, please report it"
 
 
-def clash(name: str, one: str, other: str, whose: str = "") -> UserError:
-    """The error for symbol `name` that both `one` and `other` define; `whose` is a clause that
-    follows the name in the message."""
+def clash(name: str, owner: str, second_owner: str, clause: str = "") -> UserError:
+    """The error for symbol `name` that both `owner` and `second_owner` define; `clause` follows the
+    name in the message."""
     return UserError(
-        f"symbol {name!r}{whose} is defined by {one} and by {other}",
+        f"symbol {name!r}{clause} is defined by {owner} and by {second_owner}",
         code="symbol-clash",
         hint="static functions of different files do not clash",
     )
@@ -37,12 +37,12 @@ def clash(name: str, one: str, other: str, whose: str = "") -> UserError:
 def audit_symbols(
     objects: Iterable[tuple[str, bytes | memoryview]],
     provided: Collection[str] | None = None,
-    shown: Collection[str] = (),
+    exports: Collection[str] = (),
 ) -> None:
     """Check the symbols of `objects`, which are (owner, bytes) pairs.
 
     `provided` are the symbols of the libraries that are linked; None if they are not known, and
-    then undefined symbols are left to the linker. `shown` are the symbols that the library exports.
+    then undefined symbols are left to the linker. `exports` are those that the library exports.
     Raises UserError: code `symbol-clash` for a symbol with two strong definitions,
     `undefined-symbol` for one that is needed or exported and defined nowhere (an InternalError if
     only the runtime needs it), `bad-artifact` if code needs weights and there are none, or an
@@ -64,7 +64,7 @@ def audit_symbols(
                 weak.setdefault(symbol.name, owner)
             elif defined.setdefault(symbol.name, owner) is not owner:
                 raise clash(symbol.name, defined[symbol.name], owner)
-    unknown = sorted(set(shown) - defined.keys() - weak.keys())
+    unknown = sorted(set(exports) - defined.keys() - weak.keys())
     if unknown:
         raise UserError(
             f"exports name {unknown[0]!r}, which no linked object defines",
@@ -91,11 +91,11 @@ def audit_symbols(
     if lacking:
         text = ", ".join(f"{name} (needed by {owner})" for name, owner in lacking)
         kind = InternalError if all(owner == _RUNTIME for _, owner in lacking) else UserError
-        ours = all(owner.startswith(("llvm/", "host/")) for _, owner in lacking)
+        is_generated = all(owner.startswith(("llvm/", "host/")) for _, owner in lacking)
         raise kind(
             f"no linked object defines {text}",
             code="undefined-symbol",
-            hint=_hidden(lacking[0][0], {**weak, **defined}) or (EDITED if ours else ""),
+            hint=_hidden(lacking[0][0], {**weak, **defined}) or (EDITED if is_generated else ""),
         )
 
 

@@ -61,7 +61,7 @@ def origin_of(owner: str) -> str:
 
 def isolate(
     objects: Sequence[tuple[str, bytes | memoryview]],
-    shown: Collection[str] = (),
+    exports: Collection[str] = (),
     *,
     bitcode: Iterable[str] = (),
     unseen: bool = False,
@@ -70,7 +70,7 @@ def isolate(
     reference resolves to the definition its origin sees. Objects without a renamed symbol come back
     as they are (the same Python objects).
 
-    `shown` are symbols that the library exports, under the names they have. `bitcode` are names of
+    `exports` are what the library exports, under the names they have. `bitcode` are names of
     our kernels that are still bitcode; `unseen` says that such code will be linked. Since its
     references are unknown, symbols of externals and addons are then renamed unless host code needs
     them. Raises UserError (code `symbol-clash`), naming both owners, for an ambiguous reference.
@@ -81,12 +81,15 @@ def isolate(
             f"{KERNELS}/{name}"
         )
     names = {
-        n for o, found in origins.items() if _is_foreign(o) for n in (*found.defines, *found.groups)
+        n
+        for o, symbols in origins.items()
+        if _is_foreign(o)
+        for n in (*symbols.defines, *symbols.groups)
     }
     for name in sorted(names):
-        _settle(name, origins, shown, unseen)
+        _settle(name, origins, exports, unseen)
     return [
-        rename_symbols(data, others) if (others := origins[origin_of(owner)].others) else data
+        rename_symbols(data, new_names) if (new_names := origins[origin_of(owner)].others) else data
         for owner, data in objects
     ]
 
@@ -101,31 +104,31 @@ def _origins(objects: Sequence[tuple[str, bytes | memoryview]]) -> dict[str, _Or
     origins: dict[str, _Origin] = {}
     strong: dict[tuple[str, str], str] = {}
     for owner, data in objects:
-        own = origins.setdefault(origin_of(owner), _Origin({}, {}, {}, {}, set()))
+        symbols = origins.setdefault(origin_of(owner), _Origin({}, {}, {}, {}, set()))
         binary = binary_of(memoryview(data), owner)
         for symbol in binary.symbols():
             if symbol.is_global and symbol.name:
-                table = own.defines if symbol.is_defined else own.needs
+                table = symbols.defines if symbol.is_defined else symbols.needs
                 table.setdefault(symbol.name, owner)
                 if not symbol.is_weak:
-                    own.firmly.add(symbol.name)
+                    symbols.firmly.add(symbol.name)
             if symbol.is_global and symbol.is_defined and not symbol.is_weak:
                 first = strong.setdefault((origin_of(owner), symbol.name), owner)
                 if first is not owner:
                     raise clash(symbol.name, first, owner)
-        own.groups.update(dict.fromkeys(binary.group_names(), owner))
-    for own in origins.values():
-        own.needs = {n: owner for n, owner in own.needs.items() if n not in own.defines}
+        symbols.groups.update(dict.fromkeys(binary.group_names(), owner))
+    for symbols in origins.values():
+        symbols.needs = {n: owner for n, owner in symbols.needs.items() if n not in symbols.defines}
     return origins
 
 
-def _sees(who: str, whose: str, name: str) -> bool:
-    """Whether a reference to `name` in origin `who` may be bound to a symbol of origin `whose`."""
-    if whose in (RUNTIME, HOST):
+def _sees(who: str, definer: str, name: str) -> bool:
+    """Whether a reference to `name` in origin `who` may be bound to a symbol of `definer`."""
+    if definer in (RUNTIME, HOST):
         return True
     if who == HOST:  # sees kernels; those of externals never have a name of the C library
-        return whose == KERNELS or (whose != ADDONS and not _is_systems(name))
-    return whose == ADDONS and who != RUNTIME
+        return definer == KERNELS or (definer != ADDONS and not _is_systems(name))
+    return definer == ADDONS and who != RUNTIME
 
 
 def _is_systems(name: str) -> bool:
@@ -133,61 +136,71 @@ def _is_systems(name: str) -> bool:
     return name in SYSTEM_SYMBOLS or name.startswith("__")
 
 
-def _settle(name: str, origins: dict[str, _Origin], shown: Collection[str], unseen: bool) -> None:
+def _settle(name: str, origins: dict[str, _Origin], exports: Collection[str], unseen: bool) -> None:
     """Bind all references to `name`, and rename its definitions where two would conflict."""
-    definers = [o for o, found in origins.items() if name in found.defines]
-    groups = [o for o, found in origins.items() if name in found.groups and o not in definers]
+    definers = [o for o, symbols in origins.items() if name in symbols.defines]
+    groups = [o for o, symbols in origins.items() if name in symbols.groups and o not in definers]
     foreign = [o for o in definers if _is_foreign(o)]
-    bound: dict[str, str | None] = {}
-    for who, found in origins.items():
-        if name in found.needs:
-            seen = [o for o in definers if _sees(who, o, name)]
-            if who == HOST and KERNELS in seen:  # no other kernel has the name of one of ours
-                seen = [KERNELS]
-            if not seen and _is_foreign(who) and name in found.firmly and not _is_systems(name):
-                seen = [o for o in definers if o != KERNELS and name in origins[o].firmly]
-            if len(seen) > 1 or (seen == [ADDONS] and _is_systems(name)):
-                raise _ambiguous(name, found.needs[name], origins, seen)
-            bound[who] = seen[0] if seen else None
-    ours = [o for o in definers if not _is_foreign(o)]
+    bindings: dict[str, str | None] = {}
+    for who, symbols in origins.items():
+        if name in symbols.needs:
+            candidates = [o for o in definers if _sees(who, o, name)]
+            if who == HOST and KERNELS in candidates:  # no other kernel has the name of one of ours
+                candidates = [KERNELS]
+            if (
+                not candidates
+                and _is_foreign(who)
+                and name in symbols.firmly
+                and not _is_systems(name)
+            ):
+                candidates = [o for o in definers if o != KERNELS and name in origins[o].firmly]
+            if len(candidates) > 1 or (candidates == [ADDONS] and _is_systems(name)):
+                raise _ambiguous(name, symbols.needs[name], origins, candidates)
+            bindings[who] = candidates[0] if candidates else None
+    own_definers = [o for o in definers if not _is_foreign(o)]
     # Neither our own code defines the name, nor is a reference left to the C library.
-    free = not ours and None not in bound.values()
-    keeper = next((o for o in foreign if o in bound.values()), foreign[0] if foreign else None)
-    if name in shown and foreign and not ours:
+    free = not own_definers and None not in bindings.values()
+    keeper = next((o for o in foreign if o in bindings.values()), foreign[0] if foreign else None)
+    if name in exports and foreign and not own_definers:
         if len(foreign) > 1 or not free:
             needer = next(
-                (f.needs[name] for o, f in origins.items() if o in bound and bound[o] is None), ""
+                (
+                    f.needs[name]
+                    for o, f in origins.items()
+                    if o in bindings and bindings[o] is None
+                ),
+                "",
             )
             raise _exported(name, [origins[o].defines[name] for o in foreign], needer)
     elif not free or (
-        ((unseen and keeper != KERNELS) or _is_systems(name)) and bound.get(HOST) != keeper
+        ((unseen and keeper != KERNELS) or _is_systems(name)) and bindings.get(HOST) != keeper
     ):
         keeper = None
     for origin in (*foreign, *groups):
         if origin == KERNELS != keeper and unseen:  # symbols in bitcode cannot be renamed
-            others = [
+            users = [
                 f.needs.get(name, f.defines.get(name, ""))
                 for o, f in origins.items()
-                if o != KERNELS and bound.get(o) != KERNELS
+                if o != KERNELS and bindings.get(o) != KERNELS
             ]
             raise clash(
-                name, origins[KERNELS].defines[name], next(filter(None, others), "the C library")
+                name, origins[KERNELS].defines[name], next(filter(None, users), "the C library")
             )
         if origin != keeper:
-            _rename(name, origin, origins, [o for o, to in bound.items() if to == origin])
+            _rename(name, origin, origins, [o for o, to in bindings.items() if to == origin])
 
 
 def _rename(name: str, origin: str, origins: dict[str, _Origin], users: Sequence[str]) -> None:
     word = re.sub(r"\W", "_", origin, flags=re.ASCII)
-    other = f"{OTHER}{[*origins].index(origin)}_{word}_{name}"
+    new_name = f"{OTHER}{[*origins].index(origin)}_{word}_{name}"
     for who in (origin, *users):
-        origins[who].others[name] = other
+        origins[who].others[name] = new_name
 
 
 def _ambiguous(
-    name: str, needer: str, origins: dict[str, _Origin], seen: Sequence[str]
+    name: str, needer: str, origins: dict[str, _Origin], definers: Sequence[str]
 ) -> UserError:
-    owners = [origins[o].defines[name] for o in seen]
+    owners = [origins[o].defines[name] for o in definers]
     if len(owners) == 1:
         owners.insert(0, "the C library")
     return clash(name, owners[0], owners[1], f", which {needer} needs,")

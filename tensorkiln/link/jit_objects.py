@@ -46,9 +46,9 @@ def jit_objects(
     devices, defines = device_kinds(sources), runtime_defines(sources)
     runtime = runtime_source(devices=devices, defines=defines, row=tools.format)
     texts = {**sources, "runtime.c": runtime}
-    found, flags = authors or {}, FLAGS[library_arch(triple)]
+    author_of_file, flags = authors or {}, FLAGS[library_arch(triple)]
     return {
-        f"{Path(name).stem}.o": _object(tools, name, text, flags, found)
+        f"{Path(name).stem}.o": _object(tools, name, text, flags, author_of_file)
         for name, text in texts.items()
     }
 
@@ -58,17 +58,17 @@ def _object(
 ) -> bytes:
     key = {**runtime_sources_key(tools), "kind": "jit", "source": text, "flags": " ".join(flags)}
     cache = user_cache()
-    found = cache.get(key_of(key)) if cache is not None else None
-    if found is not None:
-        return found
+    entry = cache.get(key_of(key)) if cache is not None else None
+    if entry is not None:
+        return entry
     with private_temporary("kiln-objects-") as place:
         folder = Path(place).resolve()
         (folder / name).write_text(text)
         try:
-            (made,) = tools.compile([name], CRT, folder, flags)
+            (object_name,) = tools.compile([name], CRT, folder, flags)
         except ToolFailure as failure:
             raise blamed(failure, authors) or tool_error(failure, tools) from failure
-        data = (folder / made).read_bytes()
+        data = (folder / object_name).read_bytes()
     if cache is not None:
         cache.put(key_of(key), data, key)
     return data
@@ -80,18 +80,18 @@ def for_jit(
     """Turn native artifacts into a form that loads without a linker: C sources are compiled, and
     all objects, the runtime's included, come last. All of these have loader `llvmjit`; symbols of
     different origins are kept apart as in a normal link (link/isolate.py)."""
-    kept: list[Artifact | InMemoryArtifact] = []
+    outputs: list[Artifact | InMemoryArtifact] = []
     objects: list[Artifact] = []
     sources: dict[str, Artifact] = {}
     for a in artifacts:
         if not isinstance(a, Artifact) or a.loader != "native":
-            kept.append(a)
+            outputs.append(a)
         elif a.file_name.endswith(".c"):
             sources[source_name(a)] = a
         elif a.file_name.endswith(".o"):
             objects.append(replace(a, loader="llvmjit"))
         else:
-            kept.append(replace(a, loader="llvmjit"))
+            outputs.append(replace(a, loader="llvmjit"))
     owners = {f"{Path(name).stem}.o": a.name for name, a in sources.items()}
     texts = {name: a.text() for name, a in sources.items()}
     authors = {name: a.name for name, a in sources.items()}
@@ -100,9 +100,9 @@ def for_jit(
     named = [(_owner(a, owners), a.view) for a in objects]
     bitcode = [Path(a.file_name).stem for a in artifacts if a.file_name.endswith(".bc")]
     settled = isolate(named, bitcode=bitcode, unseen=True)
-    for a, (_, view), other in zip(objects, named, settled, strict=True):
-        kept.append(a if other is view else replace(a, content=other))
-    return kept
+    for a, (_, view), content in zip(objects, named, settled, strict=True):
+        outputs.append(a if content is view else replace(a, content=content))
+    return outputs
 
 
 def _owner(a: Artifact, owners: Mapping[str, str]) -> str:

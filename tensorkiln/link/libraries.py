@@ -51,9 +51,9 @@ def _searched(name: str, folders: Sequence[Path], row: ObjectFormat) -> Path:
     for place in places:
         if place.is_file():
             return place
-    where = f"in {', '.join(map(str, folders))}" if folders else "no -L folder"
+    search_text = f"in {', '.join(map(str, folders))}" if folders else "no -L folder"
     raise UserError(
-        f"library '-l{name}': no {' or '.join(names)} ({where})",
+        f"library '-l{name}': no {' or '.join(names)} ({search_text})",
         code="missing-library",
         hint="'-L/folder', or its whole path; fcompile='gcc' looks in the system's folders",
     )

@@ -21,9 +21,9 @@ def cubin_of(ptx: str, arch: str, cache: Cache | None = None) -> bytes:
         )
     components = {"kind": "cubin", "ptx": ptx, "arch": arch, "tool": tool_identity(path)}
     key = key_of(components)
-    found = cache.get(key) if cache is not None else None
-    if found is None:
-        found = assembled(ptx, arch).cubin
+    cubin = cache.get(key) if cache is not None else None
+    if cubin is None:
+        cubin = assembled(ptx, arch).cubin
         if cache is not None:
-            cache.put(key, found, components)
-    return found
+            cache.put(key, cubin, components)
+    return cubin
