@@ -159,10 +159,10 @@ def _metadata(
     artifacts: tuple[ArtifactInfo, ...],
 ) -> Metadata:
     name = c_name(parts.module.name)
-    own = parts.system_lib_prefix
+    prefix = parts.system_lib_prefix
     return Metadata(
         name,
-        name if own is None else check_prefix(own).rstrip("_"),
+        name if prefix is None else check_prefix(prefix).rstrip("_"),
         VERSION,
         parts.target.to_json(),
         required_features(parts.target),
@@ -185,8 +185,8 @@ def _has_loader(code: Emitted) -> bool:
 def _libraries(parts: LibraryParts) -> tuple[str, ...]:
     """The libraries that externals need which compile a function of the module."""
     names = {f.external for f in parts.module.externals}
-    used = (e for e in parts.externals if e.name in names)
-    return tuple(dict.fromkeys(x for e in used for x in e.libraries))
+    externals = (e for e in parts.externals if e.name in names)
+    return tuple(dict.fromkeys(x for e in externals for x in e.libraries))
 
 
 def _tables(parts: LibraryParts, arena: WeightArena) -> Iterator[Artifact]:
@@ -351,8 +351,8 @@ def _kernel_infos(parts: LibraryParts) -> tuple[KernelInfo, ...]:
     classes = {k.name: k.op_class for k in mod.kernels if not _is_launched(k)}
     classes |= {f.name: f"external:{f.external}" for f in mod.externals}
     devices = {k.name: device_key(parts.target, k.attrs) for k in mod.kernels}
-    own = {e.name: e.device for e in parts.externals}
-    devices |= {f.name: own.get(f.external, "") for f in mod.externals}
+    device_of_name = {e.name: e.device for e in parts.externals}
+    devices |= {f.name: device_of_name.get(f.external, "") for f in mod.externals}
     provided = {name: import_info(mod, name, group) for name, group in parts.code.imported}
     return tuple(
         replace(

@@ -57,8 +57,8 @@ class CompilePlan:
         that is the whole target, whose kind may have a code generator."""
         devices = devices_of(self.target)
         whole = not devices or hooks_of(self.target).tir_codegen is not None
-        own = {key: with_host(d) for key, d in devices.items() if runs_kernels(d)}
-        return {"": self.target if whole else self.cpu, **own}
+        device_targets = {key: with_host(d) for key, d in devices.items() if runs_kernels(d)}
+        return {"": self.target if whole else self.cpu, **device_targets}
 
     @property
     def makes_objects(self) -> bool:
@@ -105,8 +105,10 @@ class CompilePlan:
 
     def with_cache(self, cache: KernelCache | None) -> CompilePlan:
         """This plan with a cache, which `LowerGroups` gets too if objects are made."""
-        own = cache if self.makes_objects else None
-        relax = (replace(p, cache=own) if isinstance(p, LowerGroups) else p for p in self.relax)
+        object_cache = cache if self.makes_objects else None
+        relax = (
+            replace(p, cache=object_cache) if isinstance(p, LowerGroups) else p for p in self.relax
+        )
         return replace(self, relax=tuple(relax), cache=cache)
 
     def require_options(self) -> None:

@@ -50,8 +50,8 @@ class Report:
     def __str__(self) -> str:
         lines = [f"{self.graphs} graphs, compiled {self.compiled} times; torch runs:"]
         for fallback in self.fallbacks:
-            why = "; ".join(f"{i.op or i.node}: {i.message}" for i in fallback.issues)
-            lines.append(f"  graph {fallback.graph} of {fallback.nodes} nodes: {why}")
+            reasons = "; ".join(f"{i.op or i.node}: {i.message}" for i in fallback.issues)
+            lines.append(f"  graph {fallback.graph} of {fallback.nodes} nodes: {reasons}")
         return "\n".join(lines) if self.fallbacks else lines[0].removesuffix("; torch runs:")
 
 
@@ -63,10 +63,10 @@ def report(*, reset: bool = False) -> Report:
     """The report so far; with `reset`, counting starts again."""
     global _report
     with _lock:
-        found = Report(_report.graphs, _report.compiled, list(_report.fallbacks))
+        snapshot = Report(_report.graphs, _report.compiled, list(_report.fallbacks))
         if reset:
             _report = Report()
-    return found
+    return snapshot
 
 
 def backend(
@@ -82,36 +82,36 @@ def backend(
     import torch
     from torch._dynamo.backends.common import aot_autograd
 
-    known = _checked(options)
+    settings = _checked(options)
     if torch.is_grad_enabled() and any(_has_gradient(x) for x in example_inputs):
         return _refuse_training
     weights = [_is_weight(x) for x in example_inputs]
-    own = len(_own_weights(module))
+    weight_count = len(_own_weights(module))
 
     def compiler(graph: Any, fakes: Sequence[Any]) -> Boxed:
         # Weights that the module keeps become the first arguments. Where AOTAutograd has removed
         # arguments that are given twice, places do not fit.
-        static = [True] * own + weights
+        static = [True] * weight_count + weights
         if len(static) != len(fakes):
             static = [False] * len(fakes)
-        return _boxed(_Graph(graph, static, known))
+        return _boxed(_Graph(graph, static, settings))
 
-    made: Callable[..., Any] = aot_autograd(
+    executable: Callable[..., Any] = aot_autograd(
         fw_compiler=compiler, inference_compiler=compiler, decompositions=_decompositions()
     )(module, example_inputs)
-    return made
+    return executable
 
 
 def _checked(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    known = dict(options or {})
-    for name in known:
+    settings = dict(options or {})
+    for name in settings:
         if name not in _OPTIONS:
             raise UserError(
                 f"options: there is no {name!r}, expected {' or '.join(map(repr, _OPTIONS))}",
                 code="bad-option",
                 hint=nearest(str(name), _OPTIONS),
             )
-    return known
+    return settings
 
 
 def _decompositions() -> dict[Any, Any]:
@@ -200,17 +200,17 @@ class _Graph:
     def _changed(self, args: Sequence[Any]) -> bool:
         """Whether weights have changed since the graph was compiled. Those that change a second
         time are arguments from then on."""
-        found = [
+        changes = [
             k
             for k, (x, version) in self.weights.items()
             if (args[k] is not x and args[k].data_ptr() != x.data_ptr())
             or _version(args[k]) != version
         ]
-        for k in found:
+        for k in changes:
             self.changes[k] = self.changes.get(k, 0) + 1
             if self.changes[k] > 1:
                 self.static.remove(k)
-        return bool(found)
+        return bool(changes)
 
     # -- compiling ------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class _Graph:
         self.weights = {k: (args[k], _version(args[k])) for k in self.static}
         fakes = [node.meta["val"] for node in self.places]
         shapes = [getattr(fake, "shape", ()) for fake in fakes]
-        told = {symbolic(size) for shape in shapes for size in shape}
+        symbols = {symbolic(size) for shape in shapes for size in shape}
         self.inputs = [
             k
             for k, fake in enumerate(fakes)
@@ -238,7 +238,7 @@ class _Graph:
             # Numbers of Python are inputs unless they are the size of a tensor.
             and (
                 hasattr(fake, "shape")
-                or (symbolic(fake) is not None and symbolic(fake) not in told)
+                or (symbolic(fake) is not None and symbolic(fake) not in symbols)
             )
         ]
         named = {self.places[k].name: f"x{k}" for k in self.inputs}
@@ -266,11 +266,11 @@ class _Graph:
         inputs = list(self.inputs)  # another thread may compile again with others
 
         def run(args: list[Any]) -> list[Any]:
-            found = function(*(_given(args[k]) for k in inputs))
+            outputs = function(*(_given(args[k]) for k in inputs))
             outs = list(constants)
-            several = [found] if single else found
-            for k, made, order in zip(places, several, orders, strict=True):
-                outs[k] = _returned(made, order)
+            several = [outputs] if single else outputs
+            for k, output, order in zip(places, several, orders, strict=True):
+                outs[k] = _returned(output, order)
             return outs
 
         return run
@@ -301,16 +301,16 @@ def _given(x: Any) -> Any:
     return x.detach().resolve_conj().resolve_neg().contiguous()
 
 
-def _returned(made: Any, order: Sequence[int] | None) -> Any:
+def _returned(array: Any, order: Sequence[int] | None) -> Any:
     """A result as a torch tensor that shares its memory or, if torch's own result would not be
     row-major, a copy with its dimensions in memory in `order`. If `order` is None, the result is a
     size, and returned as a number."""
     import torch
 
-    if made.dtype == "bfloat16":  # which NumPy's DLPack does not know
-        tensor = torch.from_numpy(made.numpy().view("int16")).view(torch.bfloat16)
+    if array.dtype == "bfloat16":  # which NumPy's DLPack does not know
+        tensor = torch.from_numpy(array.numpy().view("int16")).view(torch.bfloat16)
     else:
-        tensor = torch.from_dlpack(made)
+        tensor = torch.from_dlpack(array)
     if order is None:
         return tensor.item()
     if list(order) == list(range(tensor.ndim)):

@@ -79,12 +79,12 @@ def _externs_named(mod: IRModule) -> Iterator[None]:
         ]
         if not lacking:
             raise
-        needs = dict.fromkeys(str(d) for _, found in lacking for d in found)
-        whose = f"it comes with dependency {listed(needs)}; " if needs else ""
+        needs = dict.fromkeys(str(d) for _, dependencies in lacking for d in dependencies)
+        origin = f"it comes with dependency {listed(needs)}; " if needs else ""
         raise UserError(
             f"undefined C function: {', '.join(dict.fromkeys(text for text, _ in lacking))}",
             code="undefined-symbol",
-            hint=f"{whose}C functions come from libc, libm, or the `addons` of export_library",
+            hint=f"{origin}C functions come from libc, libm, or the `addons` of export_library",
         ) from error
 
 
@@ -264,8 +264,8 @@ class Executable:
 
         check_command(fcompile)
         addons = checked_addons(addons)
-        asked = fcompile is not None or devices is not None or bool(addons) or force_recompile
-        if asked or self._loaded is None or self._loaded.library.closed:
+        has_options = fcompile is not None or devices is not None or bool(addons) or force_recompile
+        if has_options or self._loaded is None or self._loaded.library.closed:
             with _externs_named(self.module):
                 self._loaded = load_linked(self.artifacts, devices, fcompile or self.linker, addons)
             self._model = None
@@ -426,10 +426,10 @@ class Executable:
 
         infos = {f.name: f for f in self._infos()}
         entry = entry_of(infos)
-        what = listed(infos, 8) if entry is None else signature_text(infos[entry])
+        signature = listed(infos, 8) if entry is None else signature_text(infos[entry])
         target = self.target.tag or self.target.kind
         return (
-            f"<Executable {self.name!r}: {what}, for {target}, {len(self.kernels)} kernel(s), "
+            f"<Executable {self.name!r}: {signature}, for {target}, {len(self.kernels)} kernel(s), "
             f"{len(self.artifacts)} artifacts>"
         )
 
@@ -464,10 +464,10 @@ class Executable:
             reasons.setdefault(r.node, []).append(f"{r.external}: {r.reason}")
         functions = [f for f in self.module.functions if isinstance(f, Function)]
         placed = [row for f in functions for row in f.attrs.get("placed", ())]
-        why: dict[str, list[str]] = {node: [reason] for node, _, reason in placed}
+        causes: dict[str, list[str]] = {node: [reason] for node, _, reason in placed}
         for f in functions:
             for node, reason in f.attrs.get("decomposed", ()):
-                why.setdefault(node, []).append(reason)
+                causes.setdefault(node, []).append(reason)
         tuned = tuned_kernels(self.module)
         host = HOST if devices_of(self.target) else "cpu"
         return tuple(
@@ -477,7 +477,7 @@ class Executable:
                 k.kernel_class,
                 tuple(k.nodes),
                 tuple(reason for node in k.nodes for reason in reasons.get(node, ())),
-                tuple(dict.fromkeys(reason for node in k.nodes for reason in why.get(node, ()))),
+                tuple(dict.fromkeys(reason for node in k.nodes for reason in causes.get(node, ()))),
                 tuned.get(k.symbol, ""),
             )
             for k in self.kernels

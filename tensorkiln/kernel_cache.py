@@ -56,8 +56,8 @@ class KernelCache:
             return None
         row = json.loads(head)
         params = tuple(
-            next(p for p in both if _rank(p) == rank)
-            for both, rank in zip(forms, row["ranks"], strict=True)
+            next(p for p in pair if _rank(p) == rank)
+            for pair, rank in zip(forms, row["ranks"], strict=True)
         )
         inplace, stack = tuple(row["inplace"]), row["stack"]
         return KnownKernel(
@@ -67,8 +67,8 @@ class KernelCache:
     def object(self, name: str, key: KernelKey, processor: str) -> tuple[str, bytes] | None:
         """The object of a kernel, with the key under which it is stored."""
         alias = self.store.get(key_of(_alias_key(name, key, processor)))
-        found = self.store.get(alias.decode()) if alias is not None else None
-        return (alias.decode(), found) if alias is not None and found is not None else None
+        content = self.store.get(alias.decode()) if alias is not None else None
+        return (alias.decode(), content) if alias is not None and content is not None else None
 
     def text(self, name: str, key: KernelKey) -> str | None:
         """The text of a kernel's program."""

@@ -60,18 +60,18 @@ def kernel_code(
     mod: IRModule,
     targets: Mapping[str, Target],
     cache: KernelCache | None,
-    known: Mapping[str, Kernel],
+    stored_kernels: Mapping[str, Kernel],
     jobs: int,
     progress: Progress,
 ) -> KernelCode:
     """Generate code for every kernel of a module.
 
     `targets` are the targets of kernels by the key of their device, empty for the host's. The
-    kernels in `known` are skipped, since their objects were in the cache. LLVM makes objects or,
-    for linking in memory, bitcode, `jobs` kernels at a time. Raises UnsupportedError for programs
-    that their target cannot run, UserError of a hook.
+    kernels in `stored_kernels` are skipped, since their objects were in the cache. LLVM makes
+    objects or, for linking in memory, bitcode, `jobs` kernels at a time. Raises UnsupportedError
+    for programs that their target cannot run, UserError of a hook.
     """
-    g = _Generator(mod, cache, known, jobs, progress)
+    g = _Generator(mod, cache, stored_kernels, jobs, progress)
     text = TextContent(partial(module_text, mod, cache))
     texts = [Artifact("ir", "text", "module.py", text)]
     emitted = Emitted()
@@ -80,15 +80,15 @@ def kernel_code(
     for key, target in targets.items():
         kernels = [f for f in mod.kernels if _key(f, targets) == key]
         if KINDS[target.kind].is_accelerator and key:
-            code, more, functions[key] = _device_functions(g, kernels, target, key in homes)
-            texts += [replace(a, target_key=key) for a in more]
+            code, device_texts, functions[key] = _device_functions(g, kernels, target, key in homes)
+            texts += [replace(a, target_key=key) for a in device_texts]
         elif kernels or not key:
-            code, more = _kernels(g, kernels, target)
-            texts += [replace(a, target_key=key) for a in more]
+            code, device_texts = _kernels(g, kernels, target)
+            texts += [replace(a, target_key=key) for a in device_texts]
         else:
             continue
         emitted = emitted.add(with_key(code, key))
-    kinds = {key: targets[key].kind for key, own in functions.items() if own or key in homes}
+    kinds = {key: targets[key].kind for key, group in functions.items() if group or key in homes}
     return KernelCode(emitted, texts, HostDevices(kinds, functions))
 
 
@@ -102,11 +102,11 @@ def _kernels(
 ) -> tuple[Emitted, list[Artifact]]:
     """Generate code for the kernels of a target without a memory of its own: by the hook
     `tir_codegen` of its kind or, without one, by LLVM or as C."""
-    own = hooks_of(target).tir_codegen
-    if own is not None and kernels:
-        where = f"tir_codegen of kind {target.kind!r}"
+    codegen = hooks_of(target).tir_codegen
+    if codegen is not None and kernels:
+        place = f"tir_codegen of kind {target.kind!r}"
         names = [f.name for f in kernels]
-        return checked(partial(own, target, _programs(kernels)), names, where), []
+        return checked(partial(codegen, target, _programs(kernels)), names, place), []
     cpu = cpu_target(target)
     require_cpu_programs(g.mod, kernels, RUNTIME_CALLS, cpu)
     if cpu.kind == "c":
@@ -118,7 +118,7 @@ def _kernels(
             raise UnsupportedError(issues)
         return Emitted(ArtifactSet(tuple(c_kernels(g.mod, _programs(kernels), cpu, g.done)))), []
     objects = cpu.kind != "llvmjit"
-    made = compile_kernels(
+    llvm_kernels = compile_kernels(
         kernels,
         cpu,
         jobs=g.jobs,
@@ -129,8 +129,8 @@ def _kernels(
         on_done=g.done,
     )
     loader, suffix = ("native", "o") if objects else ("llvmjit", "bc")
-    code = (Artifact("llvm", loader, f"{k.name}.{suffix}", k.object) for k in made)
-    files = KernelFiles(kernels, made, cpu, g.cache)
+    code = (Artifact("llvm", loader, f"{k.name}.{suffix}", k.object) for k in llvm_kernels)
+    files = KernelFiles(kernels, llvm_kernels, cpu, g.cache)
     texts = [Artifact("llvm", "text", name, text) for name, text in files.contents()]
     return Emitted(ArtifactSet(tuple(code))), texts
 
@@ -180,14 +180,14 @@ def _cuda(
     from tensorkiln.codegen.ptx.kernels import CODEGEN, LOADER, cuda_kernels
     from tensorkiln.link.ptxas import cubin_of
 
-    made = cuda_kernels(functions, target, nodes, has_tensors, jobs=g.jobs, cache=g.cache)
-    artifacts = list(made.artifacts)
+    device_code = cuda_kernels(functions, target, nodes, has_tensors, jobs=g.jobs, cache=g.cache)
+    artifacts = list(device_code.artifacts)
     if target["cubin"]:
         store = g.cache.store if g.cache is not None else None
-        for arch, ptx in zip(archs_of(target), made.artifacts, strict=False):
+        for arch, ptx in zip(archs_of(target), device_code.artifacts, strict=False):
             code = cubin_of(ptx.text(), arch, store)
             artifacts.append(Artifact(CODEGEN, LOADER, f"kernels.{arch}.cubin", code))
-    return artifacts, made.texts, made.functions
+    return artifacts, device_code.texts, device_code.functions
 
 
 # By kind of accelerator: artifacts, texts for people, and what each device function is.

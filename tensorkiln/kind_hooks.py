@@ -33,20 +33,20 @@ _ANSWERS = {
 }
 
 
-def hook(target: Target, name: str, expected: Any, *given: object) -> Any:
+def hook(target: Target, name: str, expected: Any, *arguments: object) -> Any:
     """The result of hook `name` of the target's kind; None if the kind does not define the hook.
 
     Raises UserError (code `bad-kind`) if the result is not an instance of `expected`, and
     `plugin-failed` if the hook raises.
     """
-    own = getattr(hooks_of(target), name)
-    if own is None:
+    function = getattr(hooks_of(target), name)
+    if function is None:
         return None
-    what = f"{name} of kind {target.kind!r}"
-    with plugin(what):
-        answer = own(*given)
+    label = f"{name} of kind {target.kind!r}"
+    with plugin(label):
+        answer = function(*arguments)
     if answer is None or not isinstance(answer, expected):
-        raise bad_answer(what, answer, _ANSWERS[name], "bad-kind")
+        raise bad_answer(label, answer, _ANSWERS[name], "bad-kind")
     return answer
 
 
@@ -61,19 +61,19 @@ def all_externals(target: Target, externals: Externals = ()) -> tuple[External, 
     """The given externals, text being the name of an installed one, then those of the target's
     kind, then those of the kinds of a composite's devices, in their order, each of its device.
     UserError (`bad-kind`) if a hook `relax_codegen` returns anything but Externals."""
-    made = (*named_externals(externals), *_externals_of(target))
+    externals_of_kinds = (*named_externals(externals), *_externals_of(target))
     for key, device in _hooked(target, "relax_codegen").items():
-        made += tuple(e.of_device(key, device) for e in _externals_of(device))
-    return made
+        externals_of_kinds += tuple(e.of_device(key, device) for e in _externals_of(device))
+    return externals_of_kinds
 
 
 def _externals_of(target: Target) -> tuple[External, ...]:
-    own = hook(target, "relax_codegen", list | tuple, target) or ()
-    wrong = next((e for e in own if not isinstance(e, External)), None)
+    answer = hook(target, "relax_codegen", list | tuple, target) or ()
+    wrong = next((e for e in answer if not isinstance(e, External)), None)
     if wrong is not None:
-        what = f"relax_codegen of kind {target.kind!r}"
-        raise bad_answer(what, wrong, "External in its list", "bad-kind")
-    return tuple(own)
+        label = f"relax_codegen of kind {target.kind!r}"
+        raise bad_answer(label, wrong, "External in its list", "bad-kind")
+    return tuple(answer)
 
 
 def kind_relax_pipeline(
@@ -81,9 +81,9 @@ def kind_relax_pipeline(
 ) -> Pipeline:
     """The relax pipeline of the target's kind, else `passes` with those of the kinds of a
     composite's devices."""
-    own = hook(target, "relax_pipeline", object, target, externals)
-    if own is not None:
-        return cast(Pipeline, own)
+    pipeline = hook(target, "relax_pipeline", object, target, externals)
+    if pipeline is not None:
+        return cast(Pipeline, pipeline)
     return _with_device_pipelines(passes(target, externals), with_host(target), externals, named)
 
 
@@ -92,9 +92,9 @@ def kind_tir_pipeline(
 ) -> Pipeline:
     """The TIR pipeline of the target's kind, else `passes` with those of the kinds of a composite's
     devices."""
-    own = hook(target, "tir_pipeline", object, target)
-    if own is not None:
-        return cast(Pipeline, own)
+    pipeline = hook(target, "tir_pipeline", object, target)
+    if pipeline is not None:
+        return cast(Pipeline, pipeline)
     return _with_device_programs(passes(target), with_host(target), named)
 
 
@@ -106,7 +106,7 @@ def _with_device_pipelines(
     all devices: a device's own memory planning is left out. Raises UnsupportedError for a device
     with a pipeline whose operators are all compiled by externals, so that there is no function for
     its passes."""
-    made: list[Pass] = []
+    device_passes: list[Pass] = []
     for key, device in _hooked(target, "relax_pipeline").items():
         if not runs_kernels(device):
             raise UnsupportedError(
@@ -116,11 +116,11 @@ def _with_device_pipelines(
                 hint="relax_pipeline of a composite kind of your own, or of compile",
             )
         answer = hook(device, "relax_pipeline", object, device, externals)
-        own = resolve("relax_pipeline", answer, named, device, externals)
+        kind_passes = resolve("relax_pipeline", answer, named, device, externals)
         renamed = _renamed(device, key)
-        made += [OfDevice(key, p, renamed) for p in own if not _plans(p)]
+        device_passes += [OfDevice(key, p, renamed) for p in kind_passes if not _plans(p)]
     place = next((i for i, p in enumerate(passes) if isinstance(p, AssignDevices)), len(passes)) + 1
-    return [*passes[:place], *made, *passes[place:]]
+    return [*passes[:place], *device_passes, *passes[place:]]
 
 
 def _plans(p: Pass) -> bool:
@@ -140,22 +140,22 @@ def _with_device_programs(passes: Sequence[Pass], target: Target, named: Named) 
     if not devices:
         return list(passes)
     keys = tuple(devices)
-    made: list[Pass] = [p if p is pass_sizes else OfOthers(keys, p) for p in passes]
+    program_passes: list[Pass] = [p if p is pass_sizes else OfOthers(keys, p) for p in passes]
     for key, device in devices.items():
         answer = hook(device, "tir_pipeline", object, device)
-        own = resolve("tir_pipeline", answer, named, device, ())
-        made += [OfDevice(key, p, _renamed(device, key)) for p in own]
-    return made
+        kind_passes = resolve("tir_pipeline", answer, named, device, ())
+        program_passes += [OfDevice(key, p, _renamed(device, key)) for p in kind_passes]
+    return program_passes
 
 
 def last_passes(target: Target) -> tuple[Pass, ...]:
     """The passes that hooks `pre_codegen` return: those of the devices, then those of the whole
     target."""
-    made: list[Pass] = []
+    passes: list[Pass] = []
     for key, device in _hooked(target, "pre_codegen").items():
-        own = resolve("pre_codegen", hook(device, "pre_codegen", object, device), {})
-        made += [OfDevice(key, p, _renamed(device, key)) for p in own]
-    return (*made, *resolve("pre_codegen", hook(target, "pre_codegen", object, target), {}))
+        kind_passes = resolve("pre_codegen", hook(device, "pre_codegen", object, device), {})
+        passes += [OfDevice(key, p, _renamed(device, key)) for p in kind_passes]
+    return (*passes, *resolve("pre_codegen", hook(target, "pre_codegen", object, target), {}))
 
 
 def linker_of(target: Target) -> Linker:

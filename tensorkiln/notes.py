@@ -46,8 +46,8 @@ def _note_weights(executable: Executable, progress: Progress) -> None:
 def _note_reasons(executable: Executable, progress: Progress) -> None:
     slow = []
     for row in executable.placement():
-        more = f" and {len(row.nodes) - 1} more" if len(row.nodes) > 1 else ""
-        slow += [f"{row.nodes[0]}{more}: {why}" for why in row.reasons if why.startswith("no ")]
+        tail = f" and {len(row.nodes) - 1} more" if len(row.nodes) > 1 else ""
+        slow += [f"{row.nodes[0]}{tail}: {text}" for text in row.reasons if text.startswith("no ")]
     for text in slow[:_MOST_NOTES]:
         progress.note(text)
     if len(slow) > _MOST_NOTES:

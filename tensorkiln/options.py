@@ -64,14 +64,14 @@ def target_of(target: TargetArgument) -> Target:
 
     Raises UnsupportedError if no code generator exists for its kind.
     """
-    asked = Target("native") if target is None else Target(target)
-    require_codegen(asked)
-    if asked.kind != "llvmjit" or not asked.is_baseline:
-        return asked
+    named_target = Target("native") if target is None else Target(target)
+    require_codegen(named_target)
+    if named_target.kind != "llvmjit" or not named_target.is_baseline:
+        return named_target
     # llvmjit code runs on this machine only, so it may use every feature of this CPU: begin with
     # "native" and override the options that the caller gave.
     plain = Target("llvmjit").to_json()
-    options = {k: v for k, v in asked.to_json().items() if v != plain.get(k)}
+    options = {k: v for k, v in named_target.to_json().items() if v != plain.get(k)}
     return Target({**Target("native").to_json(), "kind": "llvmjit", **options})
 
 
@@ -86,10 +86,10 @@ def with_options(target: Target, **values: str | None) -> Target:
         if value is None:
             continue
         require(value, str, name)
-        own = target[name]
-        if own not in (None, value):
+        option = target[name]
+        if option not in (None, value):
             raise UserError(
-                f"{name}={value!r}, but the target says {own!r}",
+                f"{name}={value!r}, but the target says {option!r}",
                 code="contradiction",
                 where=name,
                 hint="give it once",
@@ -132,11 +132,11 @@ def _pipeline_name(pipeline: Pipeline) -> str | None:
     return pipeline if isinstance(pipeline, str) and pipeline != "auto" else None
 
 
-def require_well_formed(mod: IRModule, known: dict[int, object]) -> None:
+def require_well_formed(mod: IRModule, verified: dict[int, object]) -> None:
     """Verify the caller's module before any pass runs: here a malformed module is a UserError,
     later it is the fault of a pass."""
     try:
-        verify(mod, known, places=True)
+        verify(mod, verified, places=True)
     except InternalError as error:
         raise UserError(
             error.message, code=error.code, where=error.where, hint=error.hint

@@ -179,7 +179,7 @@ def tir_passes(target: Target, externals: Externals = ()) -> list[Pass]:
     """Blocks and scheduled loops -> loops of explicit vectors: ready for code generation."""
     target = with_host(target)
     short = word_bits(cpu_target(target).arch) == 32
-    own = bool(accelerators(target))
+    has_devices = bool(accelerators(target))
     device: list[Pass] = [
         split_device,
         AllocateShared(None, shared_memory(target)),
@@ -190,10 +190,11 @@ def tir_passes(target: Target, externals: Externals = ()) -> list[Pass]:
     return [
         pass_sizes,  # for modules that ran no relax pipeline
         lower_blocks,
-        *(device if own else []),
+        *(device if has_devices else []),
         vectorize_loops,
-        *([narrow_indices] if short else [narrow_device_indices] if own else []),  # of vectors too
-        *(last if own else []),
+        # Of vectors too.
+        *([narrow_indices] if short else [narrow_device_indices] if has_devices else []),
+        *(last if has_devices else []),
         skip_empty_loops,
     ]
 
@@ -237,13 +238,13 @@ def plan_for(
     """
     require_codegen(target)
     target = with_host(target)
-    given = named_externals(externals)
+    external_rows = named_externals(externals)
     return CompilePlan(
         target,
         cpu_target(target),
-        all_externals(target, given),
-        resolve("relax_pipeline", relax_pipeline, RELAX_PIPELINES, target, given),
-        resolve("tir_pipeline", tir_pipeline, TIR_PIPELINES, target, given),
+        all_externals(target, external_rows),
+        resolve("relax_pipeline", relax_pipeline, RELAX_PIPELINES, target, external_rows),
+        resolve("tir_pipeline", tir_pipeline, TIR_PIPELINES, target, external_rows),
         last_passes(target) if tir_pipeline not in (None, "none") else (),
         linker_of(target),
     )
@@ -317,8 +318,8 @@ def compile(
     policy = LicensePolicy.of(allow_licenses, deny_licenses)
     mod = named_module(model, name, example_inputs, freeze)
     options = {"precision": precision, "optimize": optimize, "indices": indices}
-    asked = with_options(module_target(mod, target), **options, denormals=denormals)
-    plan = plan_for(asked, externals, relax_pipeline, tir_pipeline)
+    named_target = with_options(module_target(mod, target), **options, denormals=denormals)
+    plan = plan_for(named_target, externals, relax_pipeline, tir_pipeline)
     choices = records_of(records)
     plan = plan.with_kept_values() if debug else plan
     plan.require_options()
