@@ -16,12 +16,12 @@ from tensorkiln.kernels.knobs import SUM_TERMS
 from tensorkiln.schedule.build import vectors, within
 
 
-def add_product(acc: Buffer, at: tuple[Expr, ...], x: Expr, w: Expr) -> Stmt:
-    """acc[at] += x * w in the accumulator's type; one fused multiply-add for floats."""
-    total = Load(acc, at)
+def add_product(acc: Buffer, index: tuple[Expr, ...], x: Expr, w: Expr) -> Stmt:
+    """acc[index] += x * w in the accumulator's type; one fused multiply-add for floats."""
+    total = Load(acc, index)
     if acc.dtype.is_float:
-        return Store(acc, at, intrin("fma", cast(x, acc.dtype), cast(w, acc.dtype), total))
-    return Store(acc, at, total + cast(x, acc.dtype) * cast(w, acc.dtype))
+        return Store(acc, index, intrin("fma", cast(x, acc.dtype), cast(w, acc.dtype), total))
+    return Store(acc, index, total + cast(x, acc.dtype) * cast(w, acc.dtype))
 
 
 def add_piece(
@@ -33,18 +33,18 @@ def add_piece(
     part = buffer(name, total.shape[len(place) :], total.dtype, "local")
     zero = const(0, part.dtype)
 
-    def add(*at: Expr) -> Stmt:
-        return Store(total, (*place, *at), Load(total, (*place, *at)) + Load(part, at))
+    def add(*index: Expr) -> Stmt:
+        return Store(total, (*place, *index), Load(total, (*place, *index)) + Load(part, index))
 
-    start = vectors("zero", part.shape, lambda *at: Store(part, at, zero))
+    start = vectors("zero", part.shape, lambda *index: Store(part, index, zero))
     return within([part], start, terms(part), vectors("add", part.shape, add))
 
 
-def pieces_of(units: int, terms_per_unit: int, most: int = SUM_TERMS) -> tuple[int, int, int]:
+def pieces_of(units: int, terms_per_unit: int, max_terms: int = SUM_TERMS) -> tuple[int, int, int]:
     """Cut a sum of `units` evenly: (units per piece, whole pieces, units in a last short one).
 
-    A piece has at most `most` terms, or one unit: pieces_of(10, 48) is (3, 3, 1).
+    A piece has at most `max_terms` terms, or one unit: pieces_of(10, 48) is (3, 3, 1).
     """
-    wanted = max(1, most // terms_per_unit)
-    size = -(-units // -(-units // wanted))
+    max_units = max(1, max_terms // terms_per_unit)
+    size = -(-units // -(-units // max_units))
     return size, units // size, units % size

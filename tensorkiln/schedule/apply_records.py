@@ -59,20 +59,20 @@ class ApplyRecords:
         if self.note is not None:
             for problem, names in problems.items():
                 self.note(f"records not used, {problem}: {listed(names)}")
-        same = all(a is b for a, b in zip(functions, mod.functions, strict=True))
-        return mod if same else mod.with_functions(tuple(functions))
+        unchanged = all(a is b for a, b in zip(functions, mod.functions, strict=True))
+        return mod if unchanged else mod.with_functions(tuple(functions))
 
     def _tuned(self, f: Function, problems: dict[str, list[str]]) -> Function:
         target = target_in(self.target, f.attrs)
         workload, _ = workload_of(f)
-        found = self.records.of(workload, target_text(target))
-        if not found or ATTRIBUTE in f.attrs:
+        records = self.records.of(workload, target_text(target))
+        if not records or ATTRIBUTE in f.attrs:
             return f
         group = Group(f, f.name, target)
-        why = {record: _problem(record, group, target) for record in found}
-        best = next((record for record, problem in why.items() if not problem), None)
+        problem_of = {record: _problem(record, group, target) for record in records}
+        best = next((record for record, problem in problem_of.items() if not problem), None)
         if best is None:
-            for problem in dict.fromkeys(why.values()):
+            for problem in dict.fromkeys(problem_of.values()):
                 problems.setdefault(problem, []).append(f.name)
             return f
         if not best.is_better:

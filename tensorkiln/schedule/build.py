@@ -92,10 +92,10 @@ def lane_ramp(lanes: int, base: ExprLike = 0) -> Ramp:
     return Ramp(as_expr(base), IntImm(1), lanes)
 
 
-def border_of(out: Buffer, t: TensorType, at: tuple[Expr, Expr], lanes: int) -> Stmt | None:
-    """Write the zero halo of a vector of `lanes` channels, `at` (image, vector), which is a channel
-    block of the layout of `t` or a part of one. None if the layout has no halo."""
-    n, vector = at
+def border_of(out: Buffer, t: TensorType, position: tuple[Expr, Expr], lanes: int) -> Stmt | None:
+    """Write the zero halo of a vector of `lanes` channels, `position` (image, vector), which is a
+    channel block of the layout of `t` or a part of one. None if the layout has no halo."""
+    n, vector = position
     parts = t.memory.block(1) // lanes
     if parts <= 1:
         return zero_border(out, t, (n, vector))

@@ -68,10 +68,10 @@ class ChannelBlocks:
         )
 
 
-def store_channel(group: Group, result: Expr, at: tuple[Expr, ...], lanes: int) -> Stmt:
-    """Store one channel of one pixel, `at` (image, vector of `lanes` channels, lane, row, column),
-    with the epilogue of the anchor's `result`; channels past the last are zero."""
-    n, block, lane, h, w = at
+def store_channel(group: Group, result: Expr, position: tuple[Expr, ...], lanes: int) -> Stmt:
+    """Store one channel of one pixel, `position` (image, vector of `lanes` channels, lane, row,
+    column), with the epilogue of the anchor's `result`; channels past the last are zero."""
+    n, block, lane, h, w = position
     channels = group.out_type.shape[1]
     bounds = lane_bounds(lane, lanes)
     index = (n, simplify(block * lanes + lane, bounds), h, w)

@@ -57,9 +57,9 @@ def knobs_of(family: Family, group: Group, target: Target) -> tuple[Knob, ...]:
 def _choices(family: Family, group: Group, target: Target) -> Choices:
     """The values of a family's knobs for a group. UserError (code `bad-knob`) for those that its
     attribute `knobs` asks for and that are not legal."""
-    knobs, given = knobs_of(family, group, target), group.given(family.op_class)
+    knobs, knob_values = knobs_of(family, group, target), group.given(family.op_class)
     try:
-        return choices_of(knobs, given)
+        return choices_of(knobs, knob_values)
     except UserError as error:
         message = f"{family.op_class}: {error.message}"
         raise UserError(message, code=error.code, where=group.name, hint=error.hint) from None
@@ -82,28 +82,28 @@ def _may_compute(family: Family, group: Group) -> bool:
 
 def _run(family: Family, group: Group, target: Target, check: bool) -> Schedule | None:
     if not family.owner:
-        made: Schedule | None = family.load_schedule()(group, target, check)
-        return made
-    what = f"{family.owner}: schedule"
-    with plugin(what):
-        made = family.load_schedule()(group, target, check)
-    if made is not None and not isinstance(made, Schedule):
-        raise bad_answer(what, made, "Schedule or None", "bad-family")
-    if made is not None and not _takes_operands(made.func, group):
+        schedule: Schedule | None = family.load_schedule()(group, target, check)
+        return schedule
+    plugin_call = f"{family.owner}: schedule"
+    with plugin(plugin_call):
+        schedule = family.load_schedule()(group, target, check)
+    if schedule is not None and not isinstance(schedule, Schedule):
+        raise bad_answer(plugin_call, schedule, "Schedule or None", "bad-family")
+    if schedule is not None and not _takes_operands(schedule.func, group):
         raise UserError(
-            f"{what} returned a program of other parameters than those of its group",
+            f"{plugin_call} returned a program of other parameters than those of its group",
             code="bad-family",
             hint="PrimFunc(group.name, group.params, ...), or group.flat_params",
         )
-    return made
+    return schedule
 
 
 def _takes_operands(f: PrimFunc, group: Group) -> bool:
     """Whether a program has the name of a group, and its parameters, with their shapes or flat."""
     pairs = list(zip(group.params, group.flat_params, strict=True))
-    same = len(f.params) == len(pairs) and all(map(_is_one_of, f.params, pairs))
-    return same and f.name == group.name
+    same_params = len(f.params) == len(pairs) and all(map(_is_one_of, f.params, pairs))
+    return same_params and f.name == group.name
 
 
-def _is_one_of(p: Param, both: tuple[Param, Param]) -> bool:
-    return p is both[0] or p is both[1]
+def _is_one_of(p: Param, forms: tuple[Param, Param]) -> bool:
+    return p is forms[0] or p is forms[1]

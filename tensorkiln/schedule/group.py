@@ -236,14 +236,14 @@ def inplace_params(group: Group) -> tuple[int, ...]:
 
 def _behind(group: Group, call: Call) -> set[RVar]:
     """The variables that a call depends on, directly and through its operands."""
-    found: set[RVar] = set()
+    dependences: set[RVar] = set()
     todo = variables(call)
     while todo:
         v = todo.pop()
-        if v not in found:
-            found.add(v)
+        if v not in dependences:
+            dependences.add(v)
             todo += variables(group.calls[v]) if v in group.calls else []
-    return found
+    return dependences
 
 
 def _flattened(b: Buffer) -> Buffer:
@@ -251,10 +251,10 @@ def _flattened(b: Buffer) -> Buffer:
     return Buffer(b.name, b.dtype, (size,), b.scope, b.align)
 
 
-def static(e: Expr, what: str) -> int:
-    """The value of a constant extent. InternalError, naming `what`, if it is symbolic: schedules
+def static(e: Expr, subject: str) -> int:
+    """The value of a constant extent. InternalError, naming `subject`, if it is symbolic: schedules
     check that in their `supports_...` function."""
     n = int_value(e)
     if n is None:
-        raise InternalError(f"{what} is symbolic: {e}")
+        raise InternalError(f"{subject} is symbolic: {e}")
     return n

@@ -50,10 +50,10 @@ class LowerGroups:
         renamed: dict[str, str] = {}
         symbols: dict[str, tuple[Expr, ...]] = {}
         tuned: dict[str, tuple[str, str]] = {}
-        others: list[AnyFunction] = []
+        other_functions: list[AnyFunction] = []
         for f in mod.functions:
             if not isinstance(f, Function) or not f.is_primitive or f.external:
-                others.append(f)
+                other_functions.append(f)
                 continue
             target, device = target_in(self.target, f.attrs), device_key(self.target, f.attrs)
             group = Group(f, f.name, target)
@@ -66,17 +66,17 @@ class LowerGroups:
                 if is_known:
                     keys[f.name] = key
             renamed[f.name] = kernels[text].name
-            given = group.given(kernels[text].op_class)
-            if given:
-                tuned[kernels[text].name] = kernels[text].op_class, text_of(given)
-        written = {f.name for f in others if _by_others(f)}
+            knobs = group.given(kernels[text].op_class)
+            if knobs:
+                tuned[kernels[text].name] = kernels[text].op_class, text_of(knobs)
+        written = {f.name for f in other_functions if _by_others(f)}
         if not renamed and not written:
             return mod
         graphs = [
             _call_kernels(_for_others(f, written), renamed, symbols, tuned)
             if isinstance(f, Function)
             else f
-            for f in others
+            for f in other_functions
         ]
         lowered = mod.with_functions((*graphs, *kernels.values()))
         return replace(lowered, kernel_keys={**lowered.kernel_keys, **keys})
@@ -91,11 +91,11 @@ class LowerGroups:
         forms = tuple(zip((*group.params, *numbers), (*group.flat_params, *numbers), strict=True))
         if self.cache is not None and KINDS[target.kind].is_cpu:
             make = partial(_scheduled_anew, group.function, target)
-            found = self.cache.kernel(group.name, key.source, forms, make)
-            if found is not None:
-                return found, True
-        made = _scheduled(group, target, numbers)
-        return made, _is_described(made, group.name, forms)
+            cached_kernel = self.cache.kernel(group.name, key.source, forms, make)
+            if cached_kernel is not None:
+                return cached_kernel, True
+        kernel = _scheduled(group, target, numbers)
+        return kernel, _is_described(kernel, group.name, forms)
 
 
 def _index_numbers(group: Group) -> tuple[Expr, ...]:
@@ -137,8 +137,8 @@ def _scheduled(group: Group, target: Target, numbers: tuple[Var, ...]) -> PrimFu
     """The kernel of a group, which takes `numbers` after its own parameters."""
     from tensorkiln.schedule.choose import schedule_group  # loads every schedule
 
-    made = schedule_group(group, target)
-    return replace(made, params=(*made.params, *numbers)) if numbers else made
+    kernel = schedule_group(group, target)
+    return replace(kernel, params=(*kernel.params, *numbers)) if numbers else kernel
 
 
 def _scheduled_anew(f: Function, target: Target) -> PrimFunc:
@@ -151,8 +151,12 @@ def _is_described(f: PrimFunc, name: str, forms: Sequence[tuple[Param, Param]]) 
     one of their two forms, and no attributes, assertions or calls of C functions."""
     if f.name != name or f.public or f.attrs != NO_ATTRS or len(f.params) != len(forms):
         return False
-    same = all(p is shaped or p is flat for p, (shaped, flat) in zip(f.params, forms, strict=True))
-    return same and not (extern_names(f) or any(isinstance(s, Assert) for s in walk_stmt(f.body)))
+    matches = all(
+        p is shaped or p is flat for p, (shaped, flat) in zip(f.params, forms, strict=True)
+    )
+    return matches and not (
+        extern_names(f) or any(isinstance(s, Assert) for s in walk_stmt(f.body))
+    )
 
 
 def _by_others(f: AnyFunction) -> bool:
@@ -170,8 +174,8 @@ def _for_others(f: Function, written: Container[str]) -> Function:
     if f.is_outer or f.is_planned or not calls_them:
         return f
     dims = dict.fromkeys(v for p in f.params for v in dims_of(p.type))
-    least = (SizeCondition(binary("ge", v, 1)) for v in dims)
-    return replace(f, attrs=with_conditions(f.attrs, (*conditions_of(f), *least))) if dims else f
+    sizes = (SizeCondition(binary("ge", v, 1)) for v in dims)
+    return replace(f, attrs=with_conditions(f.attrs, (*conditions_of(f), *sizes))) if dims else f
 
 
 def _call_kernels(

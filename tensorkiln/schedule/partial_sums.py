@@ -33,11 +33,11 @@ def sum_in_lanes(s: Schedule, loop: str, lanes: int, chains: int = CHAINS) -> No
     """
     if lanes == 1 or not s.reaches(loop, lanes):
         return
-    found = s.split(loop, lanes, (f"{loop}_0", "l"), "peel", ("term", "lane"))
-    (block,) = s.children(found.inner)
-    sums = _factored(s, block, found.inner, 1, _alone(s, found))
+    pieces = s.split(loop, lanes, (f"{loop}_0", "l"), "peel", ("term", "lane"))
+    (block,) = s.children(pieces.inner)
+    sums = _factored(s, block, pieces.inner, 1, _alone(s, pieces))
     _join_lanes(s, block)
-    sum_in_chains(s, found.outer, sums, chains)
+    sum_in_chains(s, pieces.outer, sums, chains)
 
 
 def sum_in_chains(s: Schedule, loop: str, block: str, chains: int = CHAINS) -> None:
@@ -45,10 +45,10 @@ def sum_in_chains(s: Schedule, loop: str, block: str, chains: int = CHAINS) -> N
     if chains == 1 or not s.reaches(loop, chains):
         return
     extent = int_value(s.loop(loop).extent)
-    found = s.split(loop, chains, (f"{loop}_0", "o"), "peel", ("term", "vector"))
-    sum_apart(s, block, found.inner, _alone(s, found))
-    if found.tail is not None and extent is not None:
-        s.unroll(found.tail)
+    pieces = s.split(loop, chains, (f"{loop}_0", "o"), "peel", ("term", "vector"))
+    sum_apart(s, block, pieces.inner, _alone(s, pieces))
+    if pieces.tail is not None and extent is not None:
+        s.unroll(pieces.tail)
 
 
 def sum_apart(s: Schedule, block: str, loop: str, steps: str) -> None:

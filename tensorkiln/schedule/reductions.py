@@ -37,10 +37,10 @@ def with_reductions(store: Store, lanes: int, inside: Loops = ()) -> Stmt:
     A loop over a contiguous axis of at least `lanes` elements has role "term" and can be
     vectorized; the other loops of a reduction have role "reduction".
     """
-    found = _Reductions(lanes)
-    value = found.replaced(store.value)
+    reductions = _Reductions(lanes)
+    value = reductions.replaced(store.value)
     final = Store(store.buffer, store.indices, value)
-    return within(found.buffers, *found.statements, around(inside, final))
+    return within(reductions.buffers, *reductions.statements, around(inside, final))
 
 
 def reductions_of(value: Expr) -> list[Reduce]:
@@ -62,14 +62,14 @@ class _Reductions:
         self.buffers: list[Buffer] = []
         self.done: dict[Reduce, Expr] = {}
 
-    def replaced(self, e: Expr, bound: frozenset[Var] = frozenset()) -> Expr:
+    def replaced(self, e: Expr, axis_vars: frozenset[Var] = frozenset()) -> Expr:
         """`e` with each Reduce replaced by a load of its accumulator, except those that use a
-        variable of `bound`, an axis of a Reduce around them."""
+        variable of `axis_vars`, an axis of a Reduce around them."""
         if isinstance(e, Reduce):
-            if not bound & set(free_vars(e)):
+            if not axis_vars & set(free_vars(e)):
                 return self.compute(e)
-            bound = bound | {v for v, _ in e.axes}
-        return map_children(e, lambda x: self.replaced(x, bound))
+            axis_vars = axis_vars | {v for v, _ in e.axes}
+        return map_children(e, lambda x: self.replaced(x, axis_vars))
 
     def compute(self, r: Reduce) -> Expr:
         """Append the loops of one reduction, and return the load of its accumulator."""

@@ -51,14 +51,14 @@ def sink(s: Schedule, *tile: str) -> None:
 
 def _sums(s: Schedule, loop: str) -> list[str]:
     """The perfectly nested loops of a sum from `loop` inwards."""
-    found, loops = [], set(s.loops())
+    nest, loops = [], set(s.loops())
     while loop in loops and s.role(loop) not in ("vector", "lane"):
-        found.append(loop)
+        nest.append(loop)
         inside = s.children(loop)
         if len(inside) > 1:
             break
         loop = inside[0]
-    return found
+    return nest
 
 
 def lanes(s: Schedule, parent: str) -> None:
@@ -76,13 +76,13 @@ def lanes(s: Schedule, parent: str) -> None:
 def in_lanes(s: Schedule, lane: str) -> None:
     """Vectorize a loop over lanes. If each lane sums a few products of narrow numbers (the
     loop inside has role "dot"), replace both loops by a dot-product instruction."""
-    inside, *more = s.children(lane)
-    if not more and s.role(inside) == "dot":
+    inside, *siblings = s.children(lane)
+    if not siblings and s.role(inside) == "dot":
         lanes, count = (int_value(s.loop(x).extent) for x in (lane, inside))
         assert lanes is not None and count is not None
         steps = (x for x in walk_stmt(s.loop(inside)) if isinstance(x, Store))
-        left = next(x.dtype for step in steps for x in loads(step.value) if x.dtype.bits < 32)
-        s.tensorize(lane, dot_name(left.name, lanes, count))
+        dtype = next(x.dtype for step in steps for x in loads(step.value) if x.dtype.bits < 32)
+        s.tensorize(lane, dot_name(dtype.name, lanes, count))
     else:
         s.vectorize(lane)
 
@@ -97,11 +97,11 @@ def row_tiles(s: Schedule, rows: str, limit: int) -> list[str]:
     for size in (limit, 4) if limit > 4 else (limit,):
         if not s.reaches(rows, size):
             continue
-        found = s.split(rows, size, tail="peel")
-        tiles.append(found.inner)
-        if found.tail is None:
+        pieces = s.split(rows, size, tail="peel")
+        tiles.append(pieces.inner)
+        if pieces.tail is None:
             return tiles
-        rows = found.tail
+        rows = pieces.tail
     return [*tiles, s.split(rows, 1).inner]
 
 
@@ -113,10 +113,10 @@ def steps_of(s: Schedule, k: str, terms: int = TERMS) -> None:
         if extent is not None:
             s.unroll(k)
         return
-    found = s.split(k, terms, tail="peel")
-    s.unroll(found.inner)
-    if extent is not None and found.tail is not None:
-        s.unroll(found.tail)
+    pieces = s.split(k, terms, tail="peel")
+    s.unroll(pieces.inner)
+    if extent is not None and pieces.tail is not None:
+        s.unroll(pieces.tail)
 
 
 def nest_of(s: Schedule, loop: str) -> list[str]:
@@ -136,16 +136,16 @@ _MANY = 1000
 def with_inner(s: Schedule, nest: Sequence[str]) -> list[str]:
     """A nest of loops, extended by the loops perfectly nested in it until it has FEW_TASKS
     iterations."""
-    found = list(nest)
-    while found:
-        extents = [int_value(s.loop(x).extent) or _MANY for x in found]
-        inside = [x for x in s.children(found[-1]) if x in s.loops()]
-        if math.prod(extents) >= FEW_TASKS or len(s.children(found[-1])) != 1 or not inside:
+    loops = list(nest)
+    while loops:
+        extents = [int_value(s.loop(x).extent) or _MANY for x in loops]
+        inside = [x for x in s.children(loops[-1]) if x in s.loops()]
+        if math.prod(extents) >= FEW_TASKS or len(s.children(loops[-1])) != 1 or not inside:
             break
         if s.loop(inside[0]).kind != "serial":
             break
-        found += inside
-    return found
+        loops += inside
+    return loops
 
 
 def share(s: Schedule, nest: Sequence[str]) -> None:

@@ -34,8 +34,8 @@ def with_role(role: str, attrs: Attrs = NO_ATTRS) -> Attrs:
     """The attributes of a loop with this role in place of its own; with none if `role` is empty."""
     if role == attrs.get("role", ""):
         return attrs
-    others = {k: v for k, v in attrs.items() if k != "role"}
-    return Attrs.of(**others, role=role) if role else Attrs.of(**others)
+    other_attrs = {k: v for k, v in attrs.items() if k != "role"}
+    return Attrs.of(**other_attrs, role=role) if role else Attrs.of(**other_attrs)
 
 
 def without_roles(s: Stmt) -> Stmt:

@@ -77,17 +77,19 @@ class TileSum:
 
         return seq(*(clear(self.totals[n], o) for n, o in self._tiles()))
 
-    def step(self, left: Element, right: Element) -> Stmt:
+    def step(self, left_factor: Element, right_factor: Element) -> Stmt:
         """Add the products of a step. Each factor is loaded before the first product that takes
         it, so that the processor multiplies while it loads the next."""
 
         def read_left(n: int) -> Stmt:
             tile = self.left[n]
-            return _tile(tile.shape, lambda i, j: Store(tile, (i, j), left(n, i, j)))
+            return _tile(tile.shape, lambda i, j: Store(tile, (i, j), left_factor(n, i, j)))
 
         def read_right(o: int) -> Stmt:
             shape = self.right.shape[1:]
-            return _tile(shape, lambda i, j: Store(self.right, (as_expr(o), i, j), right(o, i, j)))
+            return _tile(
+                shape, lambda i, j: Store(self.right, (as_expr(o), i, j), right_factor(o, i, j))
+            )
 
         def multiply(n: int, o: int) -> Stmt:
             def term(i: Expr, j: Expr, k: Expr, b: Expr) -> Stmt:
@@ -130,10 +132,10 @@ def _tile(extents: Sequence[ExprLike], body: Callable[..., Stmt]) -> Stmt:
 
 def put_in_tiles(s: Schedule) -> None:
     """Replace the loops over tiles by instructions, and their buffers by registers."""
-    for at in s.loops(role="tile"):
-        tile = plain(s.loop(at))
+    for loop in s.loops(role="tile"):
+        tile = plain(s.loop(loop))
         assert isinstance(tile, For)
-        s.tensorize(at, _instruction(tile))
+        s.tensorize(loop, _instruction(tile))
     for name in ("c", "a", "b"):
         s.set_scope(name, "tile")
 
@@ -154,23 +156,23 @@ def _instruction(tile: For) -> str:
     extents = [int_value(t.extent) or 0 for t in inside]
     (store,) = (t for t in walk_stmt(tile) if isinstance(t, Store))
     if len(extents) == 4:
-        left = next(x.dtype for x in loads(store.value) if x.dtype != store.buffer.dtype)
-        return f"{tile_dot_for(left)}_{extents[0]}x{extents[1]}x{extents[2]}"
+        factor_type = next(x.dtype for x in loads(store.value) if x.dtype != store.buffer.dtype)
+        return f"{tile_dot_for(factor_type)}_{extents[0]}x{extents[1]}x{extents[2]}"
     size = f"{extents[0]}x{extents[1]}_{store.buffer.dtype}"
     if not isinstance(store.value, Load):
         return f"tile_zero_{size}"
     row, column = (t.var for t in inside)
     steps = [(_step(i, row), _step(i, column)) for i in store.value.indices]
-    step, both = next((a, b != 0) for a, b in steps if a)
-    if both:
+    step, both_move = next((a, b != 0) for a, b in steps if a)
+    if both_move:
         return f"tile_windows_{size}_{step}"
     return f"tile_copy_{size}" + (f"_{step}" if step > 1 else "")
 
 
 def _step(index: Expr, var: Var) -> int:
     """The constant by which an index grows with a loop variable; 0 if it is not constant."""
-    found = affine(simplify(index), (var,))
-    return (int_value(as_expr(found[0].get(var, 0))) or 0) if found is not None else 0
+    affine_form = affine(simplify(index), (var,))
+    return (int_value(as_expr(affine_form[0].get(var, 0))) or 0) if affine_form is not None else 0
 
 
 __all__ = ["COLUMNS", "TileSum", "fetch_next_panels", "put_in_tiles"]

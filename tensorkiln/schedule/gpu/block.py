@@ -82,9 +82,9 @@ class BlockSum:
         self.value: Expr = Load(partial, _AT)
 
     def _shared(self, name: str, size: int) -> Buffer:
-        made = buffer(name, (size,), self.dtype, "shared")
-        self.buffers.append(made)
-        return made
+        shared_buffer = buffer(name, (size,), self.dtype, "shared")
+        self.buffers.append(shared_buffer)
+        return shared_buffer
 
     def _level(self, name: str, partial: Buffer, count: int, fan: int) -> tuple[Buffer, Stmt]:
         """One level of the tree: `count` threads add `fan` partial sums each."""

@@ -20,27 +20,29 @@ def loaded(
     LEFT_MATRICES, or RIGHT_MATRICES for the right factors of two products, of 8 columns each."""
     thread = t % WARP_THREADS
     block, half = place_of(thread // 8, digits)
-    at = simplify(first + block * 8)
+    start = simplify(first + block * 8)
     row = thread % 8  # of the matrix that this thread gives
     lanes = 16 // b.dtype.bytes
     if transposed:
-        index = (simplify(term + half * lanes + row), lane_ramp(lanes, at))
+        index = (simplify(term + half * lanes + row), lane_ramp(lanes, start))
         return intrin("warp_load_matrix_4_transposed", Load(b, index))
-    index = (simplify(at + row), lane_ramp(lanes, simplify(term + half * lanes)))
+    index = (simplify(start + row), lane_ramp(lanes, simplify(term + half * lanes)))
     return intrin("warp_load_matrix_4", Load(b, index))
 
 
-def multiplied(left: Expr, right: Expr, sums: Expr, capability: int) -> Expr:
+def multiplied(left_fragment: Expr, right_fragment: Expr, sums: Expr, capability: int) -> Expr:
     """The sums of 16 rows and 8 columns after the product of 32 bytes of terms is added. A compute
     capability with smaller instructions only uses several of them."""
-    dtype = left.dtype.element
+    dtype = left_fragment.dtype.element
     shape = shape_for(dtype, capability)
     parts = mma_parts(dtype, shape)
-    name, found = mma_name(dtype, shape), dict[tuple[int, ...], Expr]()
+    name, part_sums = mma_name(dtype, shape), dict[tuple[int, ...], Expr]()
     for part in parts:
-        before = found[part.sums] if part.sums in found else chosen(sums, part.sums)
-        found[part.sums] = intrin(name, chosen(left, part.left), chosen(right, part.right), before)
-    return joined(list(found.values()))
+        before = part_sums[part.sums] if part.sums in part_sums else chosen(sums, part.sums)
+        part_sums[part.sums] = intrin(
+            name, chosen(left_fragment, part.left), chosen(right_fragment, part.right), before
+        )
+    return joined(list(part_sums.values()))
 
 
 def chosen(vector: Expr, lanes: tuple[int, ...]) -> Expr:

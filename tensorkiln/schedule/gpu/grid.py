@@ -21,10 +21,10 @@ def most_threads(target: Target) -> int:
     return min(_THREADS, 1 << (limit.bit_length() - 1))
 
 
-def enough_threads(extent: int | None, most: int) -> int:
-    """The least power of two that is at least `extent`, but not more than `most`; `most` if it is
+def enough_threads(extent: int | None, limit: int) -> int:
+    """The least power of two that is at least `extent`, but not more than `limit`; `limit` if it is
     unknown."""
-    return most if extent is None else min(most, 1 << max(0, extent - 1).bit_length())
+    return limit if extent is None else min(limit, 1 << max(0, extent - 1).bit_length())
 
 
 def on_grid(s: Schedule, nest: Sequence[str], target: Target) -> str:
@@ -36,10 +36,10 @@ def on_grid(s: Schedule, nest: Sequence[str], target: Target) -> str:
     """
     inner = _inner(s, nest)
     threads = enough_threads(int_value(s.loop(inner).extent), most_threads(target))
-    found: Split = s.split(inner, threads, tail="guard")
-    s.bind(found.outer, "blockIdx.x")
-    s.bind(found.inner, "threadIdx.x")
-    return found.inner
+    pieces: Split = s.split(inner, threads, tail="guard")
+    s.bind(pieces.outer, "blockIdx.x")
+    s.bind(pieces.inner, "threadIdx.x")
+    return pieces.inner
 
 
 def _inner(s: Schedule, nest: Sequence[str]) -> str:
@@ -58,9 +58,9 @@ def _divisible(s: Schedule, nest: Sequence[str]) -> list[str]:
         parts[-1].insert(0, loop)
         if int_value(s.loop(loop).extent) is None:
             parts.append([])
-    found = [part for part in reversed(parts) if part]
-    found[:-2] = [[x for part in found[:-2] for x in part]] if len(found) > 2 else found[:-2]
-    return [s.fuse(*part) if len(part) > 1 else part[0] for part in found]
+    groups = [part for part in reversed(parts) if part]
+    groups[:-2] = [[x for part in groups[:-2] for x in part]] if len(groups) > 2 else groups[:-2]
+    return [s.fuse(*part) if len(part) > 1 else part[0] for part in groups]
 
 
 def bind_block(s: Schedule, nest: Sequence[str]) -> None:

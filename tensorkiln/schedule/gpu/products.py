@@ -62,22 +62,22 @@ def product_of(group: Group) -> Product | None:
         axes[1:2] = [(groups, simplify(t.shape[1] // outputs)), (var, IntImm(outputs))]
         index[1], bounds = groups * outputs + var, {var: (0, outputs - 1)}
     value = simplify_value(group.element(group.out_var)(*index), bounds)
-    found = list(dict.fromkeys(reductions_of(value)))
-    if len(found) != 1 or found[0].op != "sum" or not isinstance(found[0].value, Binary):
+    sums = list(dict.fromkeys(reductions_of(value)))
+    if len(sums) != 1 or sums[0].op != "sum" or not isinstance(sums[0].value, Binary):
         return None
-    total, factors = found[0], found[0].value
+    total, factors = sums[0], sums[0].value
     if factors.op != "mul":
         return None
-    left, right = factors.a, factors.b
-    in_left, in_right = set(free_vars(left)), set(free_vars(right))
+    left_factor, right_factor = factors.a, factors.b
+    in_left, in_right = set(free_vars(left_factor)), set(free_vars(right_factor))
     rows = [x for x in axes if x[0] in in_left - in_right]
     columns = [x for x in axes if x[0] in in_right - in_left]
     batch = [x for x in axes if x not in rows and x not in columns]
     last = next((x for x in reversed(axes) if int_value(x[1]) != 1), None)
     # The last index of the output becomes a column, so that neighbouring threads write neighbours.
     if last in rows:
-        left, right, rows, columns = right, left, columns, rows
-    p = Product(tuple(index), value, total, left, right, rows, columns, batch)
+        left_factor, right_factor, rows, columns = right_factor, left_factor, columns, rows
+    p = Product(tuple(index), value, total, left_factor, right_factor, rows, columns, batch)
     return _with_one_row(group, p)
 
 
@@ -93,19 +93,19 @@ def _with_one_row(group: Group, p: Product) -> Product:
         row = row * extent + var
     first: dict[Var, Expr] = {var: IntImm(0) for var, _ in outer}
     alike = first | {last: row}
-    at = group.store_index(p.index)
-    one = group.store_index(tuple(substitute(e, alike) for e in p.index))
-    if one != at or simplify_value(substitute(p.value, alike), {}) != p.value:
+    store_index = group.store_index(p.index)
+    merged_index = group.store_index(tuple(substitute(e, alike) for e in p.index))
+    if merged_index != store_index or simplify_value(substitute(p.value, alike), {}) != p.value:
         return p
     value = simplify_value(substitute(p.value, first), {})
     (total,) = dict.fromkeys(reductions_of(value))
     assert isinstance(total.value, Binary) and isinstance(p.total.value, Binary)
-    left, right = total.value.a, total.value.b
+    left_factor, right_factor = total.value.a, total.value.b
     if p.left == p.total.value.b:
-        left, right = right, left
+        left_factor, right_factor = right_factor, left_factor
     index = tuple(substitute(e, first) for e in p.index)
     rows = ((last, product(tuple(e for _, e in p.rows))),)
-    return Product(index, value, total, left, right, rows, p.columns, p.batch)
+    return Product(index, value, total, left_factor, right_factor, rows, p.columns, p.batch)
 
 
 def _outputs_of_group(group: Group) -> int | None:

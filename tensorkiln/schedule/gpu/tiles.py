@@ -27,11 +27,11 @@ _VECTORS = (16, 8, 4)  # bytes that a thread moves at once
 def tiled_product(group: Group) -> tuple[Group, Product | None]:
     """(the group whose buffers are accessed, the product that it computes or None, as
     `product_of`)"""
-    found = product_of(group)
-    if found is None or not found.batch:
-        return group, found
-    if all(int_value(e) is not None for _, e in (*found.rows, *found.columns)):
-        return group, found
+    product = product_of(group)
+    if product is None or not product.batch:
+        return group, product
+    if all(int_value(e) is not None for _, e in (*product.rows, *product.columns)):
+        return group, product
     # Proofs understand x[z, i], but not x[z * n + i] for a symbolic n. Rows without a batch stay
     # one dimension.
     return group.unviewed, product_of(group.unviewed)
@@ -75,9 +75,9 @@ class TiledProduct:
     ):
         self.group, self.p, self.depth = group, p, depth
         self.terms = _extent(p.terms)
-        left, right = factors or (p.left, p.right)
-        self.left = Side(left, p.rows, _extent(p.rows), rows)
-        self.right = Side(right, p.columns, _extent(p.columns), columns)
+        left_factor, right_factor = factors or (p.left, p.right)
+        self.left = Side(left_factor, p.rows, _extent(p.rows), rows)
+        self.right = Side(right_factor, p.columns, _extent(p.columns), columns)
 
     @property
     def rounds(self) -> Expr:
@@ -111,10 +111,10 @@ class TiledProduct:
         (batch, row or column, term); zero beyond the last of either. `lanes` of each, which divide
         its extent, are inside or outside together, so one condition serves a vector."""
         z, first, first_term = start
-        at, term = simplify(first + j), simplify(first_term + k)
+        position, term = simplify(first + j), simplify(first_term + k)
         of = self.p
         values = {
-            **split_index(side.axes, at),
+            **split_index(side.axes, position),
             **split_index(of.terms, term),
             **split_index(of.batch, z),
         }
@@ -138,10 +138,10 @@ class TiledProduct:
         divide the number of columns, are inside or outside together."""
         p, (first, j) = self.p, column
         base = simplify(first + (j // lanes * lanes if lanes > 1 else j))
-        at = simplify(first + j)
+        column_index = simplify(first + j)
         places = {
             **split_index(p.rows, row),
-            **split_index(p.columns, at),
+            **split_index(p.columns, column_index),
             **split_index(p.batch, z),
         }
         value = simplify_value(substitute(replaced(p.value, p.total, total), places), {})
@@ -172,19 +172,19 @@ class TiledProduct:
         # same result, and halves the bytes of 16-bit types.
         types = {x.dtype for x in walk(p.value) if isinstance(x, Cast) and x.a == p.total}
         for t in types:
-            rest = replaced(p.value, Cast(p.total, t), const(0, t))
-            if t.is_float and replaced(rest, p.total, const(0, p.dtype)) == rest:
+            remainder = replaced(p.value, Cast(p.total, t), const(0, t))
+            if t.is_float and replaced(remainder, p.total, const(0, p.dtype)) == remainder:
                 return t
         return p.dtype
 
 
-def split_index(axes: Axes, at: Expr, bounds: Ranges | None = None) -> dict[Var, Expr]:
-    """The indices of several axes, the last of which is the fastest, at position `at` of all of
+def split_index(axes: Axes, position: Expr, bounds: Ranges | None = None) -> dict[Var, Expr]:
+    """The indices of several axes, the last of which is the fastest, at `position` of all of
     them."""
     values: dict[Var, Expr] = {}
     for d, (var, extent) in reversed(list(enumerate(axes))):
-        values[var] = simplify(at % extent if d else at, bounds or {})
-        at = at // extent
+        values[var] = simplify(position % extent if d else position, bounds or {})
+        position = position // extent
     return values
 
 
@@ -209,8 +209,8 @@ def _divides(value: Expr, axes: Axes, extent: Expr, lanes: int) -> bool:
         return False
     step, lane = Var("step"), Var("lane")
     bounds = {lane: (0, lanes - 1)}
-    at = split_index(axes, step * lanes + lane, bounds)
-    return _in_vectors(simplify_value(substitute(value, at), bounds), lane)
+    indices = split_index(axes, step * lanes + lane, bounds)
+    return _in_vectors(simplify_value(substitute(value, indices), bounds), lane)
 
 
 def _in_vectors(e: Expr, lane: Var) -> bool:

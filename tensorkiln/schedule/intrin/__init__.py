@@ -36,5 +36,5 @@ def instruction(name: str) -> Instruction | None:
     """The instruction called `name`; None for an unknown name."""
     of_threads = device_named, warp_named, warpgroup_named
     families = (reduce_named, shift_named, transpose_named, tile_named, *of_threads)
-    found = (family(name) for family in families)
-    return INSTRUCTIONS.get(name) or next((i for i in found if i is not None), None)
+    candidates = (family(name) for family in families)
+    return INSTRUCTIONS.get(name) or next((i for i in candidates if i is not None), None)

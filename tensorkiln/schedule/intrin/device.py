@@ -39,8 +39,8 @@ def thread_fma(lanes: int) -> Instruction:
     """acc[l] += a[l] * b[l] for every lane l, each rounded once."""
     a, b, acc = (buffer(n, (lanes,), "float32") for n in ("a", "b", "acc"))
     lane = Var("l")
-    at = (lane,)
-    step = Store(acc, at, Load(acc, at) + Load(a, at) * Load(b, at))
+    index = (lane,)
+    step = Store(acc, index, Load(acc, index) + Load(a, index) * Load(b, index))
     vectors = (Load(x, _all(lanes)) for x in (a, b, acc))
     code = Store(acc, _all(lanes), intrin("thread_fma", *vectors))
     return Instruction.of(f"thread_fma_{lanes}", (a, b, acc), _loop(lane, lanes, step), code)
@@ -105,10 +105,10 @@ def subgroup_reduce(op: str, threads: int, dtype: str = "float32") -> Instructio
 
     step = Store(c, first, binary(REDUCE_BINARY[op], Load(c, first), Load(a, (lane,))))
     value = intrin(row.name, Load(a, (t,)), const(threads))
-    found = Var("found", value.dtype)
-    store = Store(c, first, binary(REDUCE_BINARY[op], Load(c, first), found))
-    one = Let(found, value, If(binary("eq", t, 0), store))
-    code = For(t, _ZERO, const(threads), "thread", one, Attrs.of(thread=THREAD_INDICES[0]))
+    reduction = Var("found", value.dtype)
+    store = Store(c, first, binary(REDUCE_BINARY[op], Load(c, first), reduction))
+    update = Let(reduction, value, If(binary("eq", t, 0), store))
+    code = For(t, _ZERO, const(threads), "thread", update, Attrs.of(thread=THREAD_INDICES[0]))
     name, memory = typed_name(f"{row.name}_{threads}", dtype), {1: ("shared", "global")}
     loop = _loop(lane, threads, step)
     return Instruction.of(name, (a, c), loop, code, memory, row.participants, threads)
@@ -127,19 +127,19 @@ def device_named(name: str) -> Instruction | None:
     None for a name of another form, or a count or type that no row of the table has."""
     if name == "thread_dot4":
         return thread_dot4()
-    if found := re.fullmatch(r"(thread_\w+)_(\d+)", name):
-        make, count = _OF_THREADS.get(found[1]), int(found[2])
-        return make(count) if make and count in _COUNTS and name == f"{found[1]}_{count}" else None
-    if found := re.fullmatch(
+    if match := re.fullmatch(r"(thread_\w+)_(\d+)", name):
+        make, count = _OF_THREADS.get(match[1]), int(match[2])
+        return make(count) if make and count in _COUNTS and name == f"{match[1]}_{count}" else None
+    if match := re.fullmatch(
         r"copy_(\d+)(?:_(\w+?))??(?:_to_(shared|local|register|global))?", name
     ):
-        count, dtype = int(found[1]), found[2] or "float32"
+        count, dtype = int(match[1]), match[2] or "float32"
         if count not in _COUNTS or dtype not in NUMBERS:
             return None
-        made = copy_vector(count, dtype, found[3] or "")
-        return made if made.name == name else None
-    if found := re.fullmatch(r"subgroup_(sum|max|min)_(\d+)(?:_(\w+))?", name):
-        op, count, dtype = found[1], int(found[2]), found[3] or "float32"
+        instruction = copy_vector(count, dtype, match[3] or "")
+        return instruction if instruction.name == name else None
+    if match := re.fullmatch(r"subgroup_(sum|max|min)_(\d+)(?:_(\w+))?", name):
+        op, count, dtype = match[1], int(match[2]), match[3] or "float32"
         types = {s[0].name for s in DEVICE_INSTRUCTIONS[f"subgroup_{op}"].signatures}
         if dtype not in types or count not in (1 << k for k in range(1, 8)):
             return None

@@ -62,8 +62,8 @@ def dot4_row(name: str = "dot4_16_i8", dtype: str = "int8") -> Instruction:
 
 def dot_lanes(name: str, lanes: int) -> Instruction:
     """acc[l] += a[k] * b[count*l + k] for k < count in each lane l, as one of `DOTS`."""
-    (sums, _), (left, count), (right, _) = DOTS[name]
-    a, b = buffer("a", (count,), left), buffer("b", (count * lanes,), right)
+    (sums, _), (left_type, count), (right_type, _) = DOTS[name]
+    a, b = buffer("a", (count,), left_type), buffer("b", (count * lanes,), right_type)
     acc = buffer("acc", (lanes,), sums)
     lane, k, zero = Var("l"), Var("k"), IntImm(0)
     x, y, total = Load(a, (k,)), Load(b, (lane * count + k,)), Load(acc, (lane,))
@@ -75,17 +75,17 @@ def dot_lanes(name: str, lanes: int) -> Instruction:
     weights = Load(b, (Ramp(zero, IntImm(1), count * lanes),))
     value = intrin(name, Load(acc, all_lanes), repeated, weights)
     nest, code = For(lane, zero, const(lanes), "serial", terms), Store(acc, all_lanes, value)
-    template, made = (PrimFunc(name, (a, b, acc), s) for s in (nest, code))
-    return Instruction(dot_name(left, lanes, count), template, made)
+    template, implementation = (PrimFunc(name, (a, b, acc), s) for s in (nest, code))
+    return Instruction(dot_name(left_type, lanes, count), template, implementation)
 
 
 _OPERANDS = {"uint8": "u8i8", "int16": "i16", "bfloat16": "bf16"}
 
 
-def dot_name(left: str, lanes: int, count: int) -> str:
+def dot_name(left_type: str, lanes: int, count: int) -> str:
     """The name of `dot_lanes` for `tensorize`, by the type of its left operand: `dot4_16_u8i8`,
     `dot2_8_i16`, `dot2_8_bf16`."""
-    return f"dot{count}_{lanes}_{_OPERANDS[left]}"
+    return f"dot{count}_{lanes}_{_OPERANDS[left_type]}"
 
 
 DOT4_I8 = dot4()

@@ -153,10 +153,10 @@ _OLD_SHAPES = {2: Shape(2, 1), 1: Shape(1, 1)}
 
 def shape_named(name: str, dtype: DType) -> Shape:
     """The shape of "m16n8k8" for factors of a type. Raises ValueError for text of another form."""
-    found = _SHAPE.fullmatch(name)
-    if found is None:
+    match = _SHAPE.fullmatch(name)
+    if match is None:
         raise ValueError(f"{name!r} is not the shape of a product of matrices")
-    return Shape(int(found[1]) // 8, int(found[2]) * dtype.bytes // _ROW)
+    return Shape(int(match[1]) // 8, int(match[2]) * dtype.bytes // _ROW)
 
 
 def shape_for(dtype: DType, capability: int) -> Shape:
@@ -176,14 +176,16 @@ class MmaPart:
 def mma_parts(dtype: DType, shape: Shape) -> tuple[MmaPart, ...]:
     """The products of a shape that make up one of 16 rows and 32 bytes of terms, in order: those
     of the same sums follow each other."""
-    per, found = _REGISTER // dtype.bytes, []
+    per, parts = _REGISTER // dtype.bytes, []
     for rows in _groups(shape.blocks):
         for halves in _groups(shape.halves):
-            left = [(2 * h + r) * per + e for h in halves for r in rows for e in range(per)]
-            right = [h * per + e for h in halves for e in range(per)]
+            left_elements = [
+                (2 * h + r) * per + e for h in halves for r in rows for e in range(per)
+            ]
+            right_elements = [h * per + e for h in halves for e in range(per)]
             sums = [2 * r + e for r in rows for e in range(2)]
-            found.append(MmaPart(tuple(left), tuple(right), tuple(sums)))
-    return tuple(found)
+            parts.append(MmaPart(tuple(left_elements), tuple(right_elements), tuple(sums)))
+    return tuple(parts)
 
 
 def _groups(size: int) -> tuple[tuple[int, ...], ...]:

@@ -33,10 +33,10 @@ def reduce_name(op: str, lanes: int, dtype: str) -> str:
 def reduce_named(name: str) -> Instruction | None:
     """The instruction called `name`; None for a name of another form, an unknown dtype, or lanes
     that are not a power of two above 1."""
-    found = re.fullmatch(r"(sum|max|min|prod)_(\d+)(?:_(\w+))?", name)
-    if found is None:
+    match = re.fullmatch(r"(sum|max|min|prod)_(\d+)(?:_(\w+))?", name)
+    if match is None:
         return None
-    op, lanes, dtype = found[1], int(found[2]), found[3] or "float32"
+    op, lanes, dtype = match[1], int(match[2]), match[3] or "float32"
     whole = lanes > 1 and lanes & (lanes - 1) == 0
     if not whole or dtype not in NUMBERS or name != reduce_name(op, lanes, dtype):
         return None

@@ -15,8 +15,8 @@ def shift(by: int, lanes: int, dtype: str = "float32") -> Instruction:
     """c[l] = element l + by of the concatenation of the vectors a[0] and a[1]."""
     a, c = buffer("a", (2, lanes), dtype), buffer("c", (lanes,), dtype)
     lane, all_lanes = Var("l"), Ramp(IntImm(0), IntImm(1), lanes)
-    there = lane + by
-    step = Store(c, (lane,), Load(a, (there // lanes, there % lanes)))
+    position = lane + by
+    step = Store(c, (lane,), Load(a, (position // lanes, position % lanes)))
     first, second = (Load(a, (const(k), all_lanes)) for k in range(2))
     value = Shuffle(first, second, tuple(range(by, by + lanes)))
     loop = For(lane, IntImm(0), const(lanes), "serial", step)
@@ -32,9 +32,9 @@ def shift_name(by: int, lanes: int, dtype: str) -> str:
 def shift_named(name: str) -> Instruction | None:
     """The instruction called `name`; None for a name of another form, an unknown dtype, or a shift
     by no or all lanes."""
-    found = re.fullmatch(r"shift_(\d+)_(\d+)(?:_(\w+))?", name)
-    if found is None:
+    match = re.fullmatch(r"shift_(\d+)_(\d+)(?:_(\w+))?", name)
+    if match is None:
         return None
-    by, lanes, dtype = int(found[1]), int(found[2]), found[3] or "float32"
-    known = dtype in NUMBERS and 0 < by < lanes and name == shift_name(by, lanes, dtype)
-    return shift(by, lanes, dtype) if known else None
+    by, lanes, dtype = int(match[1]), int(match[2]), match[3] or "float32"
+    valid = dtype in NUMBERS and 0 < by < lanes and name == shift_name(by, lanes, dtype)
+    return shift(by, lanes, dtype) if valid else None

@@ -65,9 +65,9 @@ def tile_windows(rows: int, columns: int, dtype: str, step: int) -> Instruction:
 def tile_dot(name: str, rows: int, columns: int, steps: int) -> Instruction:
     """c[i, j] += a[i, count*k + n] * b[k, count*j + n] for k < steps and n < count: one of
     `TILE_DOTS`, whose factors lie as those of its dot product."""
-    (sums, _), (left, count), (right, _) = DOTS[TILE_DOTS[name]]
-    a = buffer("a", (rows, count * steps), left)
-    b = buffer("b", (steps, count * columns), right)
+    (sums, _), (left_type, count), (right_type, _) = DOTS[TILE_DOTS[name]]
+    a = buffer("a", (rows, count * steps), left_type)
+    b = buffer("b", (steps, count * columns), right_type)
     c = buffer("c", (rows, columns), sums)
 
     def step(i: Var, j: Var, k: Var, n: Var) -> Stmt:
@@ -83,16 +83,16 @@ def tile_dot(name: str, rows: int, columns: int, steps: int) -> Instruction:
     value = intrin(name, all_of(c, rows, columns), *factors)
     template = _loops((rows, columns, steps, count), step)
     code = Store(c, whole(rows, columns), value)
-    made = f"{name}_{rows}x{columns}x{steps}"
-    return Instruction.of(made, (a, b, c), template, code)
+    full_name = f"{name}_{rows}x{columns}x{steps}"
+    return Instruction.of(full_name, (a, b, c), template, code)
 
 
 def _loops(extents: tuple[int, ...], body: Callable[..., Stmt]) -> Stmt:
-    at = tuple(map(Var, "ijkn"[: len(extents)]))
-    made = body(*at)
-    for var, extent in zip(reversed(at), reversed(extents), strict=True):
-        made = For(var, IntImm(0), IntImm(extent), "serial", made)
-    return made
+    loop_vars = tuple(map(Var, "ijkn"[: len(extents)]))
+    nest = body(*loop_vars)
+    for var, extent in zip(reversed(loop_vars), reversed(extents), strict=True):
+        nest = For(var, IntImm(0), IntImm(extent), "serial", nest)
+    return nest
 
 
 @cache
@@ -109,13 +109,13 @@ def tile_named(name: str) -> Instruction | None:
     copy = re.fullmatch(r"tile_copy_(\d+)x(\d+)_([a-z]+\d+)(?:_(\d+))?", name)
     if copy and copy[3] in PROGRAM_TYPES and copy[4] not in ("0", "1"):
         return tile_copy(int(copy[1]), int(copy[2]), copy[3], int(copy[4] or 1))
-    found = re.fullmatch(rf"({'|'.join(TILE_DOTS)})_(\d+)x(\d+)x(\d+)", name)
-    return tile_dot(found[1], *(int(n) for n in found.groups()[1:])) if found else None
+    match = re.fullmatch(rf"({'|'.join(TILE_DOTS)})_(\d+)x(\d+)x(\d+)", name)
+    return tile_dot(match[1], *(int(n) for n in match.groups()[1:])) if match else None
 
 
-def tile_dot_for(left: DType) -> str:
+def tile_dot_for(dtype: DType) -> str:
     """The product of tiles whose left factor is of this type."""
-    return next(n for n, dot in TILE_DOTS.items() if DOTS[dot][1][0] == left.name)
+    return next(n for n, dot in TILE_DOTS.items() if DOTS[dot][1][0] == dtype.name)
 
 
 __all__ = ["tile_copy", "tile_dot", "tile_dot_for", "tile_named", "tile_windows", "tile_zero"]

@@ -21,8 +21,8 @@ def transpose(rows: int, columns: int, dtype: str = "float32", unit: int = 1) ->
     if unit == 1:
         step: Stmt = Store(c, (j, i), Load(a, (i, j)))
     else:
-        one = Store(c, (j, i * unit + e), Load(a, (i, j * unit + e)))
-        step = For(e, zero, const(unit), "serial", one)
+        store = Store(c, (j, i * unit + e), Load(a, (i, j * unit + e)))
+        step = For(e, zero, const(unit), "serial", store)
     turned, body = _code(a, lambda vectors, bind: _columns(vectors, columns, unit, bind))
     lanes = Ramp(zero, IntImm(1), rows * unit)
     code = body([Store(c, (const(n), lanes), v) for n, v in enumerate(turned)])
@@ -121,11 +121,11 @@ def interleave_name(rows: int, columns: int, dtype: str) -> str:
 def transpose_named(name: str) -> Instruction | None:
     """The instruction called `name`; None for a name of another form, an unknown dtype, sizes that
     are not powers of two from 2 to 64, or units of more than 4."""
-    found = re.fullmatch(r"(transpose|interleave)_(\d+)x(\d+)(?:x([24]))?(?:_(\w+))?", name)
-    if found is None:
+    match = re.fullmatch(r"(transpose|interleave)_(\d+)x(\d+)(?:x([24]))?(?:_(\w+))?", name)
+    if match is None:
         return None
-    rows, columns, unit = int(found[2]), int(found[3]), int(found[4] or 1)
-    dtype = found[5] or "float32"
+    rows, columns, unit = int(match[2]), int(match[3]), int(match[4] or 1)
+    dtype = match[5] or "float32"
     if dtype not in NUMBERS or not all(1 < n <= 64 and n & (n - 1) == 0 for n in (rows, columns)):
         return None
     if name == transpose_name(rows, columns, dtype, unit):

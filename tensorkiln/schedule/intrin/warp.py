@@ -46,39 +46,39 @@ def _fragment(name: str, f: Fragment, dtype: DType) -> Buffer:
 
 def where(f: Fragment, row: Expr, column: Expr) -> tuple[Expr, Expr]:
     """(the thread that has an element, its number there): the inverse of `Fragment.place`."""
-    found = []
+    coordinates = []
     for digits in (f.thread, f.element):
         number: Expr = IntImm(0)
         for d in digits:
-            at = row if d.rows else column
+            coordinate = row if d.rows else column
             step = d.rows or d.columns
             extent = f.rows if d.rows else f.columns
-            value = at // step if step > 1 else at
+            value = coordinate // step if step > 1 else coordinate
             if step * d.count < extent:
                 value = value % d.count
             number = number * d.count + value
-        found.append(number)
-    thread, element = found
+        coordinates.append(number)
+    thread, element = coordinates
     return thread, element
 
 
-def warp_mma(shape: str, left: str, right: str) -> Instruction:
+def warp_mma(shape: str, left_name: str, right_name: str) -> Instruction:
     """c[i, j] += a[i, k] * b[k, j], of fragments, in float32 or int32."""
     row = DEVICE_INSTRUCTIONS[f"warp_mma_{shape}"]
-    a_type, b_type = DType(left), DType(right)
+    a_type, b_type = DType(left_name), DType(right_name)
     (total,) = {s[0].element for s in row.signatures}
     of = shape_named(shape, a_type)
     fragments = left_fragment(a_type, of), right_fragment(b_type, of), sums_fragment(of)
     a, b, c = map(_fragment, "abc", fragments, (a_type, b_type, total))
     i, j, k = Var("i"), Var("j"), Var("k")
     places = [where(f, x, y) for f, x, y in zip(fragments, (i, k, i), (k, j, j), strict=True)]
-    x, y = (cast(Load(m, at), total) for m, at in zip((a, b), places, strict=False))
+    x, y = (cast(Load(m, index), total) for m, index in zip((a, b), places, strict=False))
     step = Store(c, places[2], Load(c, places[2]) + x * y)
     t = Var("t")
     vectors = [Load(m, (t, all_of(f.count))) for m, f in zip((a, b, c), fragments, strict=True)]
     code = Store(c, (t, all_of(fragments[2].count)), intrin(row.name, *vectors))
     nest = loops(step, (i, fragments[0].rows), (j, 8), (k, fragments[0].columns))
-    name = f"{row.name}_{left}" + (f"_{right}" if left != right else "")
+    name = f"{row.name}_{left_name}" + (f"_{right_name}" if left_name != right_name else "")
     return Instruction.of(
         name, (a, b, c), nest, of_threads(t, WARP_THREADS, code), {}, WARP, WARP_THREADS
     )
@@ -91,29 +91,29 @@ def warp_load_matrix(count: int, dtype: str, transposed: bool = False) -> Instru
     a, c = buffer("a", (f.rows, f.columns), dtype), _fragment("c", f, DType(dtype))
     i, j, t = Var("i"), Var("j"), Var("t")
     step = Store(c, where(f, i, j), Load(a, (i, j)))
-    given: Expr = t if f.rows == WARP_THREADS else t % f.rows
-    value = intrin(row.name, Load(a, (given, all_of(f.columns))))
+    matrix_row: Expr = t if f.rows == WARP_THREADS else t % f.rows
+    value = intrin(row.name, Load(a, (matrix_row, all_of(f.columns))))
     code = Store(c, (t, all_of(f.count)), value)
     nest = loops(step, (i, f.rows), (j, f.columns))
-    made = f"{row.name}_{dtype}"
+    name = f"{row.name}_{dtype}"
     return Instruction.of(
-        made, (a, c), nest, of_threads(t, WARP_THREADS, code), row.memory, WARP, WARP_THREADS
+        name, (a, c), nest, of_threads(t, WARP_THREADS, code), row.memory, WARP, WARP_THREADS
     )
 
 
 def warp_named(name: str) -> Instruction | None:
     """The instruction called `name`: `warp_mma_m16n8k16_float16`, `warp_mma_m16n8k32_uint8_int8`,
     `warp_load_matrix_4_transposed_bfloat16`; None for another form, or a type without a row."""
-    if found := re.fullmatch(r"warp_mma_(m\d+n8k\d+)_([a-z]+\d+)(?:_([a-z]+\d+))?", name):
-        shape, left, right = found[1], found[2], found[3] or found[2]
+    if match := re.fullmatch(r"warp_mma_(m\d+n8k\d+)_([a-z]+\d+)(?:_([a-z]+\d+))?", name):
+        shape, left_name, right_name = match[1], match[2], match[3] or match[2]
         row = DEVICE_INSTRUCTIONS.get(f"warp_mma_{shape}")
         types = {tuple(x.name for x in s[1:3]) for s in row.signatures} if row else set()
-        known = (left, right) in types and found[3] != left
-        return warp_mma(shape, left, right) if known else None
-    if found := re.fullmatch(r"warp_load_matrix_(\d)(_transposed)?_([a-z]+\d+)", name):
-        row = DEVICE_INSTRUCTIONS.get(f"warp_load_matrix_{found[1]}{found[2] or ''}")
-        if row and found[3] in {s[0].name for s in row.signatures}:
-            return warp_load_matrix(int(found[1]), found[3], bool(found[2]))
+        valid = (left_name, right_name) in types and match[3] != left_name
+        return warp_mma(shape, left_name, right_name) if valid else None
+    if match := re.fullmatch(r"warp_load_matrix_(\d)(_transposed)?_([a-z]+\d+)", name):
+        row = DEVICE_INSTRUCTIONS.get(f"warp_load_matrix_{match[1]}{match[2] or ''}")
+        if row and match[3] in {s[0].name for s in row.signatures}:
+            return warp_load_matrix(int(match[1]), match[3], bool(match[2]))
     return None
 
 

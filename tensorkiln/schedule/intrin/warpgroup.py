@@ -27,17 +27,17 @@ _ZERO = IntImm(0)
 _PIECE = 8  # elements that stay together: 16 bytes
 
 
-def swizzled(at: Expr, term: Expr, transposed: bool) -> tuple[Expr, Expr]:
-    """Where the element of row or column `at` and of `term` (of 64) is: in which row of 64
+def swizzled(position: Expr, term: Expr, transposed: bool) -> tuple[Expr, Expr]:
+    """Where the element of row or column `position` and of `term` (of 64) is: in which row of 64
     elements, and which of them.
 
     A row of 128 bytes is of one row of the matrix, with 64 terms, or, transposed, of one term, with
     64 rows; further 64 rows follow behind the 64 terms of these. The pieces of 16 bytes of row r
     are permuted: piece c is at c ^ r % 8, so that the same piece of eight rows is in all banks.
     """
-    row, along = at, term
+    row, along = position, term
     if transposed:
-        row, along = at // _ROW * WARPGROUP_TERMS + term, at % _ROW
+        row, along = position // _ROW * WARPGROUP_TERMS + term, position % _ROW
     piece = binary("bitxor", simplify(along // _PIECE), simplify(row % _PIECE))
     return simplify(row), piece * _PIECE + simplify(along % _PIECE)
 
@@ -68,24 +68,24 @@ def warpgroup_mma(columns: int, transposed: str, dtype: str) -> Instruction:
     y = cast(Load(b, swizzled(j, k, "b" in transposed)), "float32")
     place = where(f, i, j)
     step = Store(c, place, Load(c, place) + x * y)
-    own = (t, all_of(f.count))
+    thread_row = (t, all_of(f.count))
     whole = whole_rows(a, WARPGROUP_ROWS), whole_rows(b, columns)
-    value = intrin(row.name, *whole, Load(c, own))
+    value = intrin(row.name, *whole, Load(c, thread_row))
     template = loops(step, (i, WARPGROUP_ROWS), (j, columns), (k, WARPGROUP_TERMS))
-    code = of_threads(t, WARPGROUP_THREADS, Store(c, own, value))
-    made = f"{row.name}_{dtype}"
-    return Instruction.of(made, (a, b, c), template, code, row.memory, WARPGROUP, WARPGROUP_THREADS)
+    code = of_threads(t, WARPGROUP_THREADS, Store(c, thread_row, value))
+    name = f"{row.name}_{dtype}"
+    return Instruction.of(name, (a, b, c), template, code, row.memory, WARPGROUP, WARPGROUP_THREADS)
 
 
 def warpgroup_named(name: str) -> Instruction | None:
     """The instruction called `name`, as `warpgroup_mma_m64n128k64_transposed_b_float16`; None for
     another form, or for what has no row."""
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"warpgroup_mma_m64n(\d+)k64(?:_transposed_(a|b|ab))?_(float16|bfloat16)", name
     )
-    if found is None or int(found[1]) not in WARPGROUP_COLUMNS:
+    if match is None or int(match[1]) not in WARPGROUP_COLUMNS:
         return None
-    return warpgroup_mma(int(found[1]), found[2] or "", found[3])
+    return warpgroup_mma(int(match[1]), match[2] or "", match[3])
 
 
 __all__ = [

@@ -63,8 +63,8 @@ def cache_read(
         names = ", ".join(sorted({x.buffer.name for x in accesses(b) if not x.write}))
         raise place.fail(f"block {block!r} does not read {buffer!r}", f"it reads {names}")
     new = _like(place, buf, box, scope)
-    made, (nest,) = _cache(place, step, buf, new, box, [_copy(place, new, buf)], [], b)
-    return made, nest
+    program, (nest,) = _cache(place, step, buf, new, box, [_copy(place, new, buf)], [], b)
+    return program, nest
 
 
 @Primitive
@@ -97,29 +97,29 @@ def cache_write(
         names = ", ".join(x.name for x in written_buffers(b))
         raise place.fail(f"block {block!r} does not write {buffer!r}", f"it writes {names}")
     step, root = _cut_at(place, at, buf)
-    here = around_of(f, place.path[: step + 1])
+    context = around_of(f, place.path[: step + 1])
     require_visible(root, buf, place.what)
-    found = accesses(root, here)
-    for a in found:
+    root_accesses = accesses(root, context)
+    for a in root_accesses:
         if a.buffer is not buf and same_memory(f, a.buffer, buf):
             raise place.fail(
                 f"{a.buffer.name!r} may be the same memory as {buffer!r}",
                 "cache a function without inplace parameters",
             )
-    box, wrote = region(root, here, buf), region(root, here, buf, reads=False)
+    box, wrote = region(root, context, buf), region(root, context, buf, reads=False)
     assert box is not None and wrote is not None
-    uses = [Touch(n, a) for n, a in enumerate(found) if a.buffer is buf]
+    uses = [Touch(n, a) for n, a in enumerate(root_accesses) if a.buffer is buf]
     partial = not wrote.exact or wrote.ranges != box.ranges
-    load = partial or stale(uses, len(here.loops)) is not None
+    load = partial or stale(uses, len(context.loops)) is not None
     new = _like(place, buf, box, scope)
     before = [_copy(place, new, buf, "_load")] if load else []
     after = [_copy(place, new, buf, "_store", back=True)]
-    made, nests = _cache(place, step, buf, new, box, before, after, None)
+    program, nests = _cache(place, step, buf, new, box, before, after, None)
     if check and any(isinstance(s, For) and s.kind in UNORDERED for s in place.path[:step]):
         # The box may contain more than is written: elements that other iterations write at once.
         around = tuple(s.var for s in place.path[:step] if isinstance(s, For))
-        require_order(_in_order(made, around), made, place.what)
-    return made, CacheWrite(nests[-1], nests[0] if load else None)
+        require_order(_in_order(program, around), program, place.what)
+    return program, CacheWrite(nests[-1], nests[0] if load else None)
 
 
 # ---- parts -----------------------------------------------------------------------------------
@@ -131,22 +131,22 @@ def _cached(place: Place, buffer: str) -> Buffer:
     return buf
 
 
-def _cut_at(place: Place, at: str | None, buf: Buffer) -> tuple[int, Stmt]:
+def _cut_at(place: Place, loop: str | None, buf: Buffer) -> tuple[int, Stmt]:
     """(index in the path of the statement around which the copies are put, that statement)."""
     path = place.path
-    if at is not None:
-        open_loop(place.func, at, place.what.partition("(")[0])
+    if loop is not None:
+        open_loop(place.func, loop, place.what.partition("(")[0])
         around = [s.var.name for s in path if isinstance(s, For)]
-        if at not in around:
+        if loop not in around:
             listed = ", ".join(around) or "none"
-            raise place.fail(f"loop {at!r} is not around the block", f"loops around it: {listed}")
-    step = below(path, at)
+            raise place.fail(f"loop {loop!r} is not around the block", f"loops around it: {listed}")
+    step = below(path, loop)
     allocs = [n for n, s in enumerate(path) if isinstance(s, Alloc) and s.buffer is buf]
     if allocs and allocs[0] > step:
-        if at is not None:
+        if loop is not None:
             inner = [s.var.name for s in path[: allocs[0]] if isinstance(s, For)]
             raise place.fail(
-                f"{buf.name!r} is allocated inside loop {at!r}",
+                f"{buf.name!r} is allocated inside loop {loop!r}",
                 f"its allocation is in loop {inner[-1]!r}",
             )
         step = below(path, None, buf)
@@ -204,19 +204,19 @@ def _cache(
     f, path = place.func, place.path
     root = path[step]
     middle = replace(buf, name=new.name)  # `new` with the shape of `buf`, until `reindex` below
-    known = bounds_of(f, path[: step + 1])
+    bounds = bounds_of(f, path[: step + 1])
 
     def nest(block: Block) -> Stmt:
         stand_in = next(a.buffer for a in accesses(block) if a.buffer is not buf)
-        s = nest_over(block, box.ranges, known, place.name)
+        s = nest_over(block, box.ranges, bounds, place.name)
         return replace_buffers(s, {stand_in: middle})
 
     block = root if only is None else only
-    used = put(path_of(root, block), replace_buffers(block, {buf: middle}))
+    new_root = put(path_of(root, block), replace_buffers(block, {buf: middle}))
     copies, back = list(map(nest, before)), list(map(nest, after))
-    whole = put(path[: step + 1], Alloc(new, seq(*copies, used, *back)))
+    whole = put(path[: step + 1], Alloc(new, seq(*copies, new_root, *back)))
     lows = {d: lo for d, (lo, _) in enumerate(box.ranges)}
-    here = Around(known=place.bounds.dims(dims_of(f)))
-    body = reindex(whole, here, middle, new, less(lows), place.what)
-    made = require_shared_by_block(replace(f, body=body), place.what)
-    return made, [Nest.of(s) for s in (*copies, *back)]
+    context = Around(known=place.bounds.dims(dims_of(f)))
+    body = reindex(whole, context, middle, new, less(lows), place.what)
+    program = require_shared_by_block(replace(f, body=body), place.what)
+    return program, [Nest.of(s) for s in (*copies, *back)]

@@ -39,12 +39,12 @@ def compact(f: PrimFunc, buffer: str, loop: str | None = None, check: bool = Tru
     uses of the buffer is taken for which that holds.
     """
     f = normal(f)
-    where = f"compact({buffer!r})"
-    buf = find_local(f, buffer, where, "only buffers that the program allocates can shrink")
-    require_visible(f.body, buf, where)
+    call = f"compact({buffer!r})"
+    buf = find_local(f, buffer, call, "only buffers that the program allocates can shrink")
+    require_visible(f.body, buf, call)
     uses = [t for t in touches(f) if t.access.buffer is buf]
     if not uses:
-        raise ScheduleError(f"nothing uses {buffer!r}", where=where, hint="remove its allocation")
+        raise ScheduleError(f"nothing uses {buffer!r}", where=call, hint="remove its allocation")
     depth = min(shared_loops(uses[0].access.around, t.access.around) for t in uses)
     around = [x.var.name for x in uses[0].access.around.loops[:depth]]
     if loop is not None:
@@ -53,20 +53,20 @@ def compact(f: PrimFunc, buffer: str, loop: str | None = None, check: bool = Tru
             outside = next(t for t in uses if loop not in _loop_names(t.access))
             raise ScheduleError(
                 f"{buffer!r} is used by block {outside.access.block!r}, outside loop {loop!r}",
-                where=where,
+                where=call,
                 hint=f"loops around all its uses: {', '.join(around) or 'none'}",
             )
         if check:
-            require_fresh(uses, around.index(loop) + 1, where)
-        return compact_at(f, buf, loop, where)
+            require_fresh(uses, around.index(loop) + 1, call)
+        return compact_at(f, buf, loop, call)
     for n in reversed(range(depth)):
         if not check or not stale(uses, n + 1):
-            return compact_at(f, buf, around[n], where)
+            return compact_at(f, buf, around[n], call)
     if around:
-        require_fresh(uses, depth, where)
+        require_fresh(uses, depth, call)
     raise ScheduleError(
         f"no loop surrounds all uses of {buffer!r}",
-        where=where,
+        where=call,
         hint="compute_at moves its producer under the consumer's loop",
     )
 
@@ -75,42 +75,42 @@ def _loop_names(a: Access) -> list[str]:
     return [x.var.name for x in a.around.loops]
 
 
-def compact_at(f: PrimFunc, buf: Buffer, loop: str, where: str) -> PrimFunc:
+def compact_at(f: PrimFunc, buf: Buffer, loop: str, call: str) -> PrimFunc:
     """`f` with `buf` shrunk to one iteration of `loop` and allocated in it. Dependences are not
     checked. Raises ScheduleError for a buffer with explicit strides."""
-    at, s = open_loop(f, loop, "compact")
-    box = region(s.body, around_of(f, (*at.path, s.body)), buf)
+    place, s = open_loop(f, loop, "compact")
+    box = region(s.body, around_of(f, (*place.path, s.body)), buf)
     assert box is not None
     lows = {d: lo for d, (lo, _) in enumerate(box.ranges)}
     if buf.strides_given is not None and box.shape != buf.shape:
         raise ScheduleError(
             f"{buf.name!r} has strides of its own",
-            where=where,
+            where=call,
             hint="use storage_align after its size is final",
         )
     new = replace(buf, shape=box.shape)
-    here = Around(known=at.bounds.dims(dims_of(f)))
+    around = Around(known=place.bounds.dims(dims_of(f)))
     f = replace(f, body=without_alloc(f.body, buf))
-    at, s = open_loop(f, loop, "compact")
-    f = at.close(replace(s, body=Alloc(buf, s.body)))
-    made = replace(f, body=reindex(f.body, here, buf, new, less(lows), where))
-    return require_shared_by_block(made, where)
+    place, s = open_loop(f, loop, "compact")
+    f = place.close(replace(s, body=Alloc(buf, s.body)))
+    program = replace(f, body=reindex(f.body, around, buf, new, less(lows), call))
+    return require_shared_by_block(program, call)
 
 
 # ---- whether an iteration reads only what it wrote -------------------------------------------
 
 
-def require_fresh(uses: list[Touch], fixed: int, where: str) -> None:
+def require_fresh(uses: list[Touch], fixed: int, call: str) -> None:
     """Raise ScheduleError if an iteration may read elements that it did not write itself."""
-    found = stale(uses, fixed)
-    if found is None:
+    stale_read = stale(uses, fixed)
+    if stale_read is None:
         return
-    a = found.access
+    a = stale_read.access
     loop = a.around.loops[fixed - 1].var.name
     raise ScheduleError(
         f"block {a.block!r} reads {a.buffer.name!r}, and no earlier write in the same iteration "
         f"of {loop!r} is known to have written all that it reads",
-        where=where,
+        where=call,
         hint="choose a loop further out, or write the whole region before it is read",
     )
 
@@ -131,12 +131,12 @@ def _covers(w: Touch, r: Touch, fixed: int) -> bool:
     shared = shared_loops(w.access.around, r.access.around)
     if w.order > r.order or shared < fixed:
         return False
-    held = 0
+    cond_count = 0
     for x, y in zip(w.access.around.conds, r.access.around.conds, strict=False):
         if x != y:
             break
-        held += 1
-    wrote = box_of(w.access, shared, held)
+        cond_count += 1
+    wrote = box_of(w.access, shared, cond_count)
     return wrote.exact and inside(box_of(r.access, shared), wrote, r.access.around.bounds)
 
 

@@ -49,32 +49,32 @@ def compute_at(f: PrimFunc, block: str, loop: str) -> tuple[PrimFunc, Nest]:
     its buffer shrinks to these. The block's operands must not change between its old place and the
     new one. Elements that several iterations read are computed several times.
     """
-    at, b = open_block(f, block, "compute_at")
-    f, where = at.func, f"compute_at({block!r}, {loop!r})"
-    at.what = where
+    place, b = open_block(f, block, "compute_at")
+    f, call = place.func, f"compute_at({block!r}, {loop!r})"
+    place.what = call
     target, s = open_loop(f, loop, "compute_at")
-    _require_movable(at, b, target)
-    buf = _one_written(at, b)
-    find_local(f, buf.name, where, "move the block that reads it instead: reverse_compute_at")
-    require_visible(f.body, buf, where)
-    dims = _plain_dims(at, b, buf)
-    _require_whole(at, b, buf)
-    _require_readers_inside(at, target, buf)
-    require_whole_domain(f, at.path, where)
+    _require_movable(place, b, target)
+    buf = _one_written(place, b)
+    find_local(f, buf.name, call, "move the block that reads it instead: reverse_compute_at")
+    require_visible(f.body, buf, call)
+    dims = _plain_dims(place, b, buf)
+    _require_whole(place, b, buf)
+    _require_readers_inside(place, target, buf)
+    require_whole_domain(f, place.path, call)
     names = tuple(x.var.name for x in target.path if isinstance(x, For))
     inputs = [x for x in read_buffers(b) if x is not buf]
-    require_inputs_kept(f, at.path, inputs, names, where, "compute it before that block")
-    here = around_of(f, (*target.path, s.body))
-    box = region(s.body, here, buf, writes=False)
+    require_inputs_kept(f, place.path, inputs, names, call, "compute it before that block")
+    around = around_of(f, (*target.path, s.body))
+    box = region(s.body, around, buf, writes=False)
     assert box is not None
     ranges: Ranges = [None] * len(b.iters)
     for d, n in enumerate(dims):
         ranges[n] = box.ranges[d]
-    out = replace(f, body=remove(at.path))
+    out = replace(f, body=remove(place.path))
     target, s = open_loop(out, loop, "compute_at")
-    nest = _nest(at, b, ranges, target)
+    nest = _nest(place, b, ranges, target)
     out = target.close(replace(s, body=_before_users(s.body, nest, buf)))
-    return compact_at(out, buf, loop, where), Nest.of(nest)
+    return compact_at(out, buf, loop, call), Nest.of(nest)
 
 
 @Primitive
@@ -93,116 +93,120 @@ def reverse_compute_at(
     the end of the iteration. An allocated operand that is used in this loop only, each iteration
     reading what it wrote, shrinks to one iteration.
     """
-    at, b = open_block(f, block, "reverse_compute_at")
-    f, where = at.func, f"reverse_compute_at({block!r}, {loop!r})"
-    at.what = where
+    place, b = open_block(f, block, "reverse_compute_at")
+    f, call = place.func, f"reverse_compute_at({block!r}, {loop!r})"
+    place.what = call
     target, s = open_loop(f, loop, "reverse_compute_at")
     if b in walk_stmt(s):
-        raise at.fail(f"the block is inside {loop!r} already", "name a loop of its producer")
-    _require_movable(at, b, target)
-    buf = _operand(at, b, target)
-    require_visible(f.body, buf, where)
-    require_only_domain(f, at.path, where)
+        raise place.fail(f"the block is inside {loop!r} already", "name a loop of its producer")
+    _require_movable(place, b, target)
+    buf = _operand(place, b, target)
+    require_visible(f.body, buf, call)
+    require_only_domain(f, place.path, call)
     box = region(s.body, around_of(f, (*target.path, s.body)), buf, reads=False)
     assert box is not None
-    ranges = _consumer_ranges(at, b, box)
-    out = replace(f, body=remove(at.path))
+    ranges = _consumer_ranges(place, b, box)
+    out = replace(f, body=remove(place.path))
     target, s = open_loop(out, loop, "reverse_compute_at")
-    nest = _nest(at, b, ranges, target)
+    nest = _nest(place, b, ranges, target)
     out = target.close(replace(s, body=seq(s.body, nest)))
     if check:
-        require_order(f, out, where)
+        require_order(f, out, call)
     if allocated_in(out, buf) and is_fresh(out, buf, loop):
-        out = compact_at(out, buf, loop, where)
+        out = compact_at(out, buf, loop, call)
     return out, Nest.of(nest)
 
 
-def _require_movable(at: Place, b: Block, target: Place) -> None:
+def _require_movable(place: Place, b: Block, target: Place) -> None:
     """Raise ScheduleError if block or loop is inside another block, a loop at the new place is
     vectorized, or a buffer of the block is not allocated there."""
-    require_flat(at.path, at.what)
-    require_flat(target.path, at.what)
+    require_flat(place.path, place.what)
+    require_flat(target.path, place.what)
     lanes = [s.var.name for s in target.path if isinstance(s, For) and s.kind == "vectorized"]
     if lanes:
-        raise at.fail(
+        raise place.fail(
             f"loop {lanes[0]!r} is vectorized",
             "name a loop around that one, or vectorize it afterwards",
         )
-    require_in_scope(b, at.path, target.path, at.what)
+    require_in_scope(b, place.path, target.path, place.what)
 
 
 # ---- parts -----------------------------------------------------------------------------------
 
 
-def _nest(at: Place, b: Block, ranges: Ranges, target: Place) -> Stmt:
+def _nest(place: Place, b: Block, ranges: Ranges, target: Place) -> Stmt:
     s = target.stmt
     assert isinstance(s, For)
-    known = target.bounds.with_loop(s.var, s.lo, s.extent)
-    return nest_over(b, ranges, known, at.name, around=at.path)
+    bounds = target.bounds.with_loop(s.var, s.lo, s.extent)
+    return nest_over(b, ranges, bounds, place.name, around=place.path)
 
 
-def _one_written(at: Place, b: Block) -> Buffer:
-    found = written_buffers(b)
-    if len(found) != 1:
-        names = ", ".join(repr(x.name) for x in found) or "nothing"
-        raise at.fail(f"block {b.name!r} writes {names}", "a block that writes one buffer can move")
-    return found[0]
+def _one_written(place: Place, b: Block) -> Buffer:
+    buffers = written_buffers(b)
+    if len(buffers) != 1:
+        names = ", ".join(repr(x.name) for x in buffers) or "nothing"
+        raise place.fail(
+            f"block {b.name!r} writes {names}", "a block that writes one buffer can move"
+        )
+    return buffers[0]
 
 
-def _plain_dims(at: Place, b: Block, buf: Buffer) -> list[int]:
+def _plain_dims(place: Place, b: Block, buf: Buffer) -> list[int]:
     """For each dimension of `buf`, the number of the iteration variable that runs along it."""
-    found: list[int] | None = None
+    variable_of_dim: list[int] | None = None
     numbers: dict[Expr, int] = {i.var: n for n, i in enumerate(b.iters) if i.kind == "spatial"}
     for t in walk_stmt(b):
         if not isinstance(t, Store):
             continue
         dims = [numbers.get(e, -1) for e in t.indices]
-        if -1 in dims or len(set(dims)) != len(dims) or found not in (None, dims):
+        if -1 in dims or len(set(dims)) != len(dims) or variable_of_dim not in (None, dims):
             hint = "it must write the element that its spatial variables name, as T[vi, vj]"
-            raise at.fail(
+            raise place.fail(
                 f"block {b.name!r} writes {buf.name!r} at indices other than its variables", hint
             )
-        found = dims
-    if found is None or set(numbers.values()) != set(found):
+        variable_of_dim = dims
+    if variable_of_dim is None or set(numbers.values()) != set(variable_of_dim):
         hint = "it must write the element that its spatial variables name, as T[vi, vj]"
-        raise at.fail(f"not every spatial variable of {b.name!r} is an index of its write", hint)
-    return found
+        raise place.fail(f"not every spatial variable of {b.name!r} is an index of its write", hint)
+    return variable_of_dim
 
 
-def _require_whole(at: Place, b: Block, buf: Buffer) -> None:
+def _require_whole(place: Place, b: Block, buf: Buffer) -> None:
     """Raise ScheduleError unless the block alone writes its buffer, and does not depend on what was
     in it before."""
-    for t in touches(at.func):
+    for t in touches(place.func):
         if t.access.buffer is buf and t.access.write and b not in t.access.around.blocks:
             hint = "compose_reduction makes one block of a sum and its start"
-            raise at.fail(f"block {t.access.block!r} writes {buf.name!r} too", hint)
+            raise place.fail(f"block {t.access.block!r} writes {buf.name!r} too", hint)
     updates = any(a is buf for a in read_buffers(b))
     if updates and b.init is None:
         hint = "a sum needs its init: compose_reduction"
-        raise at.fail(f"block {b.name!r} reads {buf.name!r} before it writes it", hint)
+        raise place.fail(f"block {b.name!r} reads {buf.name!r} before it writes it", hint)
     if updates and any(i.kind == "opaque" for i in b.iters):
-        raise at.fail(f"block {b.name!r} has opaque iterations", "only sums can be recomputed")
+        raise place.fail(f"block {b.name!r} has opaque iterations", "only sums can be recomputed")
 
 
-def _require_readers_inside(at: Place, target: Place, buf: Buffer) -> None:
+def _require_readers_inside(place: Place, target: Place, buf: Buffer) -> None:
     s = target.stmt
     inside = False
-    assert isinstance(s, For) and isinstance(at.stmt, Block)
-    if at.stmt in walk_stmt(s):
-        raise at.fail(f"the block is inside {s.var.name!r} already", "name a loop of its reader")
-    for t in touches(at.func):
+    assert isinstance(s, For) and isinstance(place.stmt, Block)
+    if place.stmt in walk_stmt(s):
+        raise place.fail(f"the block is inside {s.var.name!r} already", "name a loop of its reader")
+    for t in touches(place.func):
         a = t.access
-        if a.buffer is not buf or a.write or at.stmt in a.around.blocks:
+        if a.buffer is not buf or a.write or place.stmt in a.around.blocks:
             continue
         if all(x.var is not s.var for x in a.around.loops):
             loops = ", ".join(x.var.name for x in a.around.loops)
-            raise at.fail(
+            raise place.fail(
                 f"block {a.block!r} reads {buf.name!r} outside loop {s.var.name!r}",
                 f"choose a loop around all readers; around {a.block!r}: {loops or 'none'}",
             )
         inside = True
     if not inside:
-        raise at.fail(f"nothing in loop {s.var.name!r} reads {buf.name!r}", "name a reader's loop")
+        raise place.fail(
+            f"nothing in loop {s.var.name!r} reads {buf.name!r}", "name a reader's loop"
+        )
 
 
 def _before_users(body: Stmt, nest: Stmt, buf: Buffer) -> Stmt:
@@ -223,49 +227,51 @@ def _uses(s: Stmt, buf: Buffer) -> bool:
     return stored or any(isinstance(x, Load) and x.buffer is buf for x in expressions(s))
 
 
-def _operand(at: Place, b: Block, target: Place) -> Buffer:
+def _operand(place: Place, b: Block, target: Place) -> Buffer:
     """The one buffer that the loop writes and the block reads. ScheduleError if there are none or
     several."""
     s = target.stmt
-    made = [
+    loop_outputs = [
         t.access.buffer
-        for t in touches(at.func)
+        for t in touches(place.func)
         if t.access.write and any(x.var is s.var for x in t.access.around.loops)  # type: ignore[attr-defined]
     ]
-    found = [x for x in read_buffers(b) if x in made and x not in written_buffers(b)]
-    if len(found) != 1:
-        names = ", ".join(repr(x.name) for x in found) or "none"
-        raise at.fail(
+    operands = [x for x in read_buffers(b) if x in loop_outputs and x not in written_buffers(b)]
+    if len(operands) != 1:
+        names = ", ".join(repr(x.name) for x in operands) or "none"
+        raise place.fail(
             f"the loop makes {names} of the buffers that block {b.name!r} reads",
             "name a loop that makes exactly one of its operands",
         )
-    return found[0]
+    return operands[0]
 
 
-def _consumer_ranges(at: Place, b: Block, box: Box) -> Ranges:
+def _consumer_ranges(place: Place, b: Block, box: Box) -> Ranges:
     """(first, extent) of each iteration variable for one iteration of the producer's loop; None for
     a variable that does not index the operand, which runs over its whole extent."""
     numbers: dict[Expr, int] = {i.var: n for n, i in enumerate(b.iters)}
     ranges: Ranges = [None] * len(b.iters)
-    seen: tuple[Expr, ...] | None = None
+    indices: tuple[Expr, ...] | None = None
     for x in expressions(b):
         if isinstance(x, Load) and x.buffer is box.buffer:
-            if seen is not None and x.indices != seen:
-                raise _irregular(at, b, box.buffer)
-            seen = x.indices
-    assert seen is not None
-    variables = [e for e in seen if isinstance(e, Var)]
+            if indices is not None and x.indices != indices:
+                raise _irregular(place, b, box.buffer)
+            indices = x.indices
+    assert indices is not None
+    variables = [e for e in indices if isinstance(e, Var)]
     if len(set(variables)) != len(variables):
-        raise _irregular(at, b, box.buffer)
-    for e, r, size in zip(seen, box.ranges, box.buffer.shape, strict=True):
+        raise _irregular(place, b, box.buffer)
+    for e, r, size in zip(indices, box.ranges, box.buffer.shape, strict=True):
         n = numbers.get(e)
         if n is not None:
             ranges[n] = r
         elif r != (const(0), size):
-            raise _irregular(at, b, box.buffer)
+            raise _irregular(place, b, box.buffer)
     return ranges
 
 
-def _irregular(at: Place, b: Block, buf: Buffer) -> ScheduleError:
+def _irregular(place: Place, b: Block, buf: Buffer) -> ScheduleError:
     hint = "it must read one element per instance, at its own variables, as T[vi, vj]"
-    return at.fail(f"block {b.name!r} reads {buf.name!r} at indices other than its variables", hint)
+    return place.fail(
+        f"block {b.name!r} reads {buf.name!r} at indices other than its variables", hint
+    )

@@ -38,62 +38,62 @@ def cooperative(
     If these do not divide the iterations, a condition leaves out the rest. `vector` must divide the
     innermost loop. No iteration may depend on another.
     """
-    at, s = open_loop(f, loop, "cooperative")
-    counts = _counts(at, threads)
+    place, s = open_loop(f, loop, "cooperative")
+    counts = _counts(place, threads)
     try:
-        after, made = _divided(at, s, counts, vector)
+        after, division = _divided(place, s, counts, vector)
     except ScheduleError as e:
-        raise at.fail(e.message, e.hint) from None
+        raise place.fail(e.message, e.hint) from None
     if check:
-        require_order(at.func, after, at.what)
-    return after, made
+        require_order(place.func, after, place.what)
+    return after, division
 
 
-def _counts(at: Place, threads: int | Sequence[int]) -> list[int]:
+def _counts(place: Place, threads: int | Sequence[int]) -> list[int]:
     counts = [threads] if isinstance(threads, int) else list(threads)
     whole = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in counts)
     if not whole or not 1 <= len(counts) <= len(THREAD_INDICES):
-        raise at.fail(f"threads={threads!r}", "a positive number, or up to three: (x, y, z)")
+        raise place.fail(f"threads={threads!r}", "a positive number, or up to three: (x, y, z)")
     return counts
 
 
-def _divided(at: Place, s: For, counts: list[int], vector: int) -> tuple[PrimFunc, Cooperative]:
+def _divided(place: Place, s: For, counts: list[int], vector: int) -> tuple[PrimFunc, Cooperative]:
     """The program with the nest divided; dependences are not checked."""
-    f, nest = at.func, _nest(at, s)
+    f, nest = place.func, _nest(place, s)
     lanes = None
     if not isinstance(vector, int) or isinstance(vector, bool) or vector < 1:
-        raise at.fail(f"vector={vector!r}", "a positive number")
+        raise place.fail(f"vector={vector!r}", "a positive number")
     if vector > 1:
         inner = nest[-1]
-        if int_value(simplify(inner.extent % vector, at.bounds)) != 0:
+        if int_value(simplify(inner.extent % vector, place.bounds)) != 0:
             text = (
                 f"vectors of {vector} do not divide loop {inner.var.name!r} of {show(inner.extent)}"
             )
-            raise at.fail(text, "a width that divides the innermost loop, or fuse it before")
-        f, cut = split.run(f, inner.var.name, vector)
-        f, lanes = vectorize(f, cut.inner, check=False), cut.inner
-        names = [*(x.var.name for x in nest[:-1]), cut.outer]
+            raise place.fail(text, "a width that divides the innermost loop, or fuse it before")
+        f, pieces = split.run(f, inner.var.name, vector)
+        f, lanes = vectorize(f, pieces.inner, check=False), pieces.inner
+        names = [*(x.var.name for x in nest[:-1]), pieces.outer]
     else:
         names = [x.var.name for x in nest]
     whole = names[0]
     if len(names) > 1:
         f, whole = fuse.run(f, *names)
     f, parts = split.run(f, whole, (None, *reversed(counts)), tail="guard")
-    rounds, bound = parts.loops[0], parts.loops[1:]
-    f = reorder(f, *bound, rounds, check=False)
-    for name, index in zip(reversed(bound), THREAD_INDICES, strict=False):
+    rounds, thread_loops = parts.loops[0], parts.loops[1:]
+    f = reorder(f, *thread_loops, rounds, check=False)
+    for name, index in zip(reversed(thread_loops), THREAD_INDICES, strict=False):
         f = bind(f, name, index, check=False)
-    return f, Cooperative(tuple(reversed(bound)), rounds, lanes)
+    return f, Cooperative(tuple(reversed(thread_loops)), rounds, lanes)
 
 
-def _nest(at: Place, s: For) -> list[For]:
+def _nest(place: Place, s: For) -> list[For]:
     """The loops from `s` on that stand directly inside one another, which must all be serial."""
     nest = [s]
     while isinstance(nest[-1].body, For):
         nest.append(nest[-1].body)
     for x in nest:
         if x.kind != "serial":
-            raise at.fail(
+            raise place.fail(
                 f"loop {x.var.name!r} is {x.kind} already",
                 "cooperative binds and vectorizes: give it serial loops",
             )

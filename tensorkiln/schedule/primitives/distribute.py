@@ -35,33 +35,35 @@ def fission(f: PrimFunc, loop: str, check: bool = True) -> tuple[PrimFunc, Fissi
     Buffers allocated in the body get a leading dimension for the loop; a buffer of one element gets
     it as its only dimension.
     """
-    at, s = open_loop(f, loop, "fission")
-    made: list[Buffer] = []
+    place, s = open_loop(f, loop, "fission")
+    buffers: list[Buffer] = []
     body = s.body
     while isinstance(body, Alloc):
-        made.append(body.buffer)
+        buffers.append(body.buffer)
         body = body.body
     if not isinstance(body, Seq) or len(body.stmts) < 2:
-        raise at.fail("its body is a single statement", "reorder moves a loop into another")
-    wide = {b: replace(b, shape=(s.extent, *_kept(b.shape, b))) for b in made}
-    if any(b.strides_given is not None for b in made):
-        raise at.fail("a buffer made in its body has strides", "make it row-major")
+        raise place.fail("its body is a single statement", "reorder moves a loop into another")
+    wide = {b: replace(b, shape=(s.extent, *_kept(b.shape, b))) for b in buffers}
+    if any(b.strides_given is not None for b in buffers):
+        raise place.fail("a buffer made in its body has strides", "make it row-major")
     for b in wide.values():
         if b.scope != "global" and any(int_value(d) is None for d in b.shape):
-            raise at.fail(
+            raise place.fail(
                 f"{b.name!r} would have no constant size in scope {b.scope!r}",
                 f"set_scope({b.name!r}, 'global') before",
             )
     position = simplify(s.var - s.lo)
-    parts = [_expanded(t, s, position, wide, at) for t in body.stmts]
+    parts = [_expanded(t, s, position, wide, place) for t in body.stmts]
     joined = _around(wide, replace(s, body=seq(*parts)))
-    apart = [_own_loop(s, t, k, at) for k, t in enumerate(parts)]
-    after = at.close(_around(wide, seq(*apart)))
+    apart = [_own_loop(s, t, k, place) for k, t in enumerate(parts)]
+    after = place.close(_around(wide, seq(*apart)))
     if check:
         # Checked with one variable for all the loops: the loops then identify an instance, which
         # makes proofs short.
         parted = _around(wide, seq(*(replace(s, body=t) for t in parts)))
-        require_order(at.close(joined), replace(at.func, body=put(at.path, parted)), at.what)
+        require_order(
+            place.close(joined), replace(place.func, body=put(place.path, parted)), place.what
+        )
     return after, Fission(tuple(t.var.name for t in apart))
 
 
@@ -71,16 +73,18 @@ def _around(wide: Mapping[Buffer, Buffer], s: Stmt) -> Stmt:
     return s
 
 
-def _own_loop(s: For, part: Stmt, k: int, at: Place) -> For:
+def _own_loop(s: For, part: Stmt, k: int, place: Place) -> For:
     """The loop of statement `k`: the first keeps the name."""
     if k == 0:
         return replace(s, body=part)
-    var = Var(at.name(s.var.name), s.var.dtype)
-    known = at.bounds.with_loop(var, s.lo, s.extent)
-    return replace(s, var=var, body=rewrite(part, {s.var: var}, known))
+    var = Var(place.name(s.var.name), s.var.dtype)
+    bounds = place.bounds.with_loop(var, s.lo, s.extent)
+    return replace(s, var=var, body=rewrite(part, {s.var: var}, bounds))
 
 
-def _expanded(s: Stmt, loop: For, position: Expr, wide: Mapping[Buffer, Buffer], at: Place) -> Stmt:
+def _expanded(
+    s: Stmt, loop: For, position: Expr, wide: Mapping[Buffer, Buffer], place: Place
+) -> Stmt:
     """`s` with accesses of widened buffers at `position`; a block that has such accesses gets an
     iteration variable for it."""
     if isinstance(s, Block):
@@ -93,7 +97,7 @@ def _expanded(s: Stmt, loop: For, position: Expr, wide: Mapping[Buffer, Buffer],
         return replace(inner, iters=(*s.iters, step))
     if not isinstance(s, For | Seq | Alloc):
         return _accesses(s, position, wide)
-    return map_stmt(s, lambda e: e, lambda t: _expanded(t, loop, position, wide, at))
+    return map_stmt(s, lambda e: e, lambda t: _expanded(t, loop, position, wide, place))
 
 
 def _kept(dims: tuple[_D, ...], buffer: Buffer) -> tuple[_D, ...]:

@@ -47,14 +47,14 @@ class Instruction:
         threads: int = 1,
     ) -> Instruction:
         """The instruction with these bodies of `template` and `implementation`."""
-        plain, made = (PrimFunc(name, params, body) for body in (template, code))
-        return Instruction(name, plain, made, memory or {}, participants, threads)
+        plain, implementation = (PrimFunc(name, params, body) for body in (template, code))
+        return Instruction(name, plain, implementation, memory or {}, participants, threads)
 
     def __post_init__(self) -> None:
         mine = [(b.dtype, b.shape) for b in self.template.buffers]
-        other = [(b.dtype, b.shape) for b in self.implementation.buffers]
+        implementation_params = [(b.dtype, b.shape) for b in self.implementation.buffers]
         scalars = len(self.template.scalars) == len(self.implementation.scalars)
-        if mine != other or not scalars:
+        if mine != implementation_params or not scalars:
             raise ScheduleError(
                 f"template and implementation of {self.name!r} have other parameters",
                 where=f"Instruction({self.name!r})",

@@ -43,22 +43,22 @@ def set_scope(f: PrimFunc, buffer: str, scope: str) -> PrimFunc:
     buffer but the last must be constant once loops are unrolled; the last runs over one vector.
     """
     f = normal(f)
-    where = f"set_scope({buffer!r})"
+    call = f"set_scope({buffer!r})"
     if scope not in SCOPES:
         hint = nearest(str(scope), SCOPES) or f"one of {', '.join(SCOPES)}"
-        raise ScheduleError(f"scope {scope!r}", where=where, hint=hint)
-    found = copies_of(f, buffer, where, "cache_read or cache_write makes a buffer of another scope")
-    for buf in found if scope in ("register", "shared", "tile") else ():
-        require_visible(f.body, buf, where)
+        raise ScheduleError(f"scope {scope!r}", where=call, hint=hint)
+    copies = copies_of(f, buffer, call, "cache_read or cache_write makes a buffer of another scope")
+    for buf in copies if scope in ("register", "shared", "tile") else ():
+        require_visible(f.body, buf, call)
         if any(int_value(d) is None for d in buf.shape) or buf.strides_given is not None:
             raise ScheduleError(
                 f"{buffer!r} has no constant size",
-                where=where,
+                where=call,
                 hint="compact it inside loops of constant extent",
             )
-    body = replace_buffers(f.body, {buf: replace(buf, scope=scope) for buf in found})
+    body = replace_buffers(f.body, {buf: replace(buf, scope=scope) for buf in copies})
     keep_normal(body)
-    return require_shared_by_block(replace(f, body=body), where)
+    return require_shared_by_block(replace(f, body=body), call)
 
 
 def storage_align(f: PrimFunc, buffer: str, axis: int, factor: int, offset: int = 0) -> PrimFunc:
@@ -70,21 +70,21 @@ def storage_align(f: PrimFunc, buffer: str, axis: int, factor: int, offset: int 
     the same cache sets.
     """
     f = normal(f)
-    where = f"storage_align({buffer!r})"
-    buf = find_local(f, buffer, where, "parameters keep the layout of the caller")
+    call = f"storage_align({buffer!r})"
+    buf = find_local(f, buffer, call, "parameters keep the layout of the caller")
     rank = len(buf.shape)
     if not isinstance(axis, int) or not 0 <= axis < rank:
-        raise ScheduleError(f"axis={axis!r}", where=where, hint=f"a number from 0 to {rank - 1}")
+        raise ScheduleError(f"axis={axis!r}", where=call, hint=f"a number from 0 to {rank - 1}")
     if not isinstance(factor, int) or factor < 1 or not 0 <= offset < factor:
         raise ScheduleError(
             f"factor={factor!r}, offset={offset!r}",
-            where=where,
+            where=call,
             hint="factor >= 1 and 0 <= offset < factor",
         )
     if buf.scope == "register":
         raise ScheduleError(
             f"{buffer!r} is in registers, which have no strides",
-            where=where,
+            where=call,
             hint="align buffers in memory",
         )
     strides: list[Expr] = []
@@ -119,88 +119,88 @@ def transform_layout(
     name, all of them change.
     """
     f = normal(f)
-    where = f"transform_layout({buffer!r})"
+    call = f"transform_layout({buffer!r})"
     copies = [b for b in made(f.body) if b.name == buffer and b not in f.params]
     nests: tuple[Nest, ...] = ()
-    for buf in copies if len(copies) > 1 else (find_buffer(f, buffer, where),):
-        f, filling = _transformed(f, buf, index_map, pad, params, where)
+    for buf in copies if len(copies) > 1 else (find_buffer(f, buffer, call),):
+        f, filling = _transformed(f, buf, index_map, pad, params, call)
         nests += filling
     return f, nests
 
 
 def _transformed(
-    f: PrimFunc, buf: Buffer, index_map: IndexMapLike, pad: float | None, params: bool, where: str
+    f: PrimFunc, buf: Buffer, index_map: IndexMapLike, pad: float | None, params: bool, call: str
 ) -> tuple[PrimFunc, tuple[Nest, ...]]:
     """Apply `transform_layout` to one buffer."""
     buffer = buf.name
-    require_visible(f.body, buf, where)
-    m = map_of(index_map, len(buf.shape), where)
+    require_visible(f.body, buf, call)
+    m = map_of(index_map, len(buf.shape), call)
     if buf in f.params and not params:
         hint = "cache it first; params=True changes what callers pass"
-        raise ScheduleError(f"{buffer!r} is a parameter of {f.name}", where=where, hint=hint)
+        raise ScheduleError(f"{buffer!r} is a parameter of {f.name}", where=call, hint=hint)
     if buf.strides_given is not None:
         raise ScheduleError(
-            f"{buffer!r} has strides of its own", where=where, hint="storage_align after it"
+            f"{buffer!r} has strides of its own", where=call, hint="storage_align after it"
         )
     if not is_injective(m, buf.shape):
         raise ScheduleError(
             f"{m} puts different elements in one place",
-            where=where,
+            where=call,
             hint="as 'i -> i // 16, i % 16'",
         )
-    new = replace(buf, shape=m.shape(buf.shape, where))
+    new = replace(buf, shape=m.shape(buf.shape, call))
     size, old_size = product(new.shape), product(buf.shape)
-    more = not prove_equal(size, old_size)
-    if more and pad is None:
+    has_padding = not prove_equal(size, old_size)
+    if has_padding and pad is None:
         raise ScheduleError(
             f"the new layout has {show(size)} elements, {buffer!r} has {show(old_size)}",
-            where=where,
+            where=call,
             hint="pad=0 sets the others to 0",
         )
-    if more and buf in f.params:
+    if has_padding and buf in f.params:
         raise ScheduleError(
             "a parameter cannot be padded here",
-            where=where,
+            where=call,
             hint="choose a map that keeps the number of elements",
         )
 
-    def move(indices: Indices, known: Bounds) -> Indices:
-        return _moved(m, indices, known, where)
+    def move(indices: Indices, bounds: Bounds) -> Indices:
+        return _moved(m, indices, bounds, call)
 
     changed = replace(f, body=map_accesses(f, f.body, buf, new, move))
     for loop in [s for s in walk_stmt(changed.body) if isinstance(s, For)]:
         if loop.kind == "vectorized":
-            at, s = open_loop(changed, loop.var.name, "transform_layout")
-            check_lanes(at, s)
+            place, s = open_loop(changed, loop.var.name, "transform_layout")
+            check_lanes(place, s)
     if buf in f.params:
         return replace(changed, params=tuple(new if p is buf else p for p in f.params)), ()
-    return filled(changed, new, pad) if more else (changed, ())
+    return filled(changed, new, pad) if has_padding else (changed, ())
 
 
-def _moved(m: IndexMap, indices: Indices, known: Bounds, where: str) -> Indices:
+def _moved(m: IndexMap, indices: Indices, bounds: Bounds, call: str) -> Indices:
     wide = [n for n, e in enumerate(indices) if e.dtype.lanes > 1]
     if not wide:
-        return m.at(indices, known)
+        return m.at(indices, bounds)
     e = indices[wide[0]]
     if len(wide) > 1 or not isinstance(e, Ramp):
         raise ScheduleError(
             "an access of several lanes",
-            where=where,
+            where=call,
             hint="change the layout before loops are vectorized",
         )
     lane = Var("lane")
     scalar = [x if n != wide[0] else x.base + lane * e.stride for n, x in enumerate(indices)]  # type: ignore[attr-defined]
-    found = m.at(scalar, known.with_loop(lane, 0, e.lanes))
+    new_indices = m.at(scalar, bounds.with_loop(lane, 0, e.lanes))
     out: list[Expr] = []
-    for x in found:
+    for x in new_indices:
         if lane not in free_vars(x):
             out.append(x)
             continue
         linear = affine(x, (lane,))
-        if linear is None or sum(lane in free_vars(y) for y in found) > 1:
+        if linear is None or sum(lane in free_vars(y) for y in new_indices) > 1:
             raise ScheduleError(
                 "lanes of one access are torn apart",
-                where=where,
+                where=call,
                 hint="change the layout before loops are vectorized",
             )
         step = linear[0][lane]
@@ -245,18 +245,18 @@ def pad(
     be padded too: `pad_loop`.
     """
     f = normal(f)
-    where = f"pad({buffer!r})"
-    buf = find_local(f, buffer, where, "cache_read it first and pad the copy")
-    require_visible(f.body, buf, where)
+    call = f"pad({buffer!r})"
+    buf = find_local(f, buffer, call, "cache_read it first and pad the copy")
+    require_visible(f.body, buf, call)
     rank = len(buf.shape)
     factors = (factors,) if isinstance(factors, int) else tuple(factors)
     if len(factors) != rank or any(not isinstance(n, int) or n < 1 for n in factors):
         raise ScheduleError(
-            f"factors={factors!r}", where=where, hint=f"one positive number per dimension: {rank}"
+            f"factors={factors!r}", where=call, hint=f"one positive number per dimension: {rank}"
         )
     if buf.strides_given is not None:
         raise ScheduleError(
-            f"{buffer!r} has strides of its own", where=where, hint="storage_align after it"
+            f"{buffer!r} has strides of its own", where=call, hint="storage_align after it"
         )
     shape = tuple(simplify((d + (n - 1)) // n * n) for d, n in zip(buf.shape, factors, strict=True))
     if all(prove_equal(a, b) for a, b in zip(shape, buf.shape, strict=True)):

@@ -44,34 +44,34 @@ def split(
     piece begin earlier, at iteration 6 here: some iterations run twice, so they must be idempotent.
     `names` and `roles` of the new loops follow from the loop's own unless given.
     """
-    at, s = open_loop(f, loop, "split")
+    place, s = open_loop(f, loop, "split")
     if tail not in TAILS:
-        raise at.fail(f"tail={tail!r}", f"one of {', '.join(map(repr, TAILS))}")
+        raise place.fail(f"tail={tail!r}", f"one of {', '.join(map(repr, TAILS))}")
     if s.kind == "thread":
-        raise at.fail("the loop is bound to a thread index", "split first, then bind")
-    sizes, step = _sizes(at, factor)
+        raise place.fail("the loop is bound to a thread index", "split first, then bind")
+    sizes, step = _sizes(place, factor)
     if tail == "peel":
-        whole = whole_steps(at, s, step)
+        whole = whole_steps(place, s, step)
         if int_value(whole) == 0:
-            raise at.fail(f"a step of {show(step)} is longer than the loop", 'use tail="guard"')
-        if not _divides(at, s.extent, step):
-            f, cut = _cut(at, s, whole, (loop, f"{loop}_tail"))
-            f, made = split.run(f, loop, factor, names, roles=roles)
-            return f, replace(made, tail=cut.rest)
-    rest = "" if _divides(at, s.extent, step) else tail
-    if rest == "exact":
+            raise place.fail(f"a step of {show(step)} is longer than the loop", 'use tail="guard"')
+        if not _divides(place, s.extent, step):
+            f, pair = _cut(place, s, whole, (loop, f"{loop}_tail"))
+            f, pieces = split.run(f, loop, factor, names, roles=roles)
+            return f, replace(pieces, tail=pair.rest)
+    mode = "" if _divides(place, s.extent, step) else tail
+    if mode == "exact":
         text = f"{show(step)} does not divide the extent {show(s.extent)}"
-        raise at.fail(text, 'tail="guard" adds a condition, tail="peel" a loop for the rest')
-    if rest == "guard" and s.kind == "vectorized":
-        raise at.fail("lanes cannot be guarded one by one", 'use tail="peel"')
-    if rest == "overlap":
-        _require_pieces(at, s, sizes, step)
-    free = simplify((s.extent + step - 1) // step if rest else s.extent // step, at.bounds)
+        raise place.fail(text, 'tail="guard" adds a condition, tail="peel" a loop for the rest')
+    if mode == "guard" and s.kind == "vectorized":
+        raise place.fail("lanes cannot be guarded one by one", 'use tail="peel"')
+    if mode == "overlap":
+        _require_pieces(place, s, sizes, step)
+    free = simplify((s.extent + step - 1) // step if mode else s.extent // step, place.bounds)
     extents = [free if size is None else const(size, s.extent.dtype) for size in sizes]
-    loops = _names(at, names, loop, len(sizes))
-    after = at.close(_nest(at, s, extents, loops, _roles(at, roles, len(sizes)), rest))
-    if rest == "overlap" and check:
-        require_order(at.func, after, at.what)
+    loops = _names(place, names, loop, len(sizes))
+    after = place.close(_nest(place, s, extents, loops, _roles(place, roles, len(sizes)), mode))
+    if mode == "overlap" and check:
+        require_order(place.func, after, place.what)
     return after, Split(tuple(loops))
 
 
@@ -91,21 +91,21 @@ def split_even(
     There are at most two sizes of pieces, which differ by 1. Needs a constant extent. `names`: of
     the outer and inner loop of the first part.
     """
-    at, s = open_loop(f, loop, "split_even")
+    place, s = open_loop(f, loop, "split_even")
     extent = int_value(s.extent)
     if extent is None:
-        raise at.fail(f"the extent {show(s.extent)} is not a number", 'use split, tail="guard"')
+        raise place.fail(f"the extent {show(s.extent)} is not a number", 'use split, tail="guard"')
     if not isinstance(largest, int) or largest < 1:
-        raise at.fail(f"largest={largest!r}", "a positive number")
+        raise place.fail(f"largest={largest!r}", "a positive number")
     if extent < 1:
-        raise at.fail("the loop does not run", "nothing to split")
+        raise place.fail("the loop does not run", "nothing to split")
     parts = tiles(extent, largest)
     if len(parts) == 1:
-        f, only = split.run(at.func, loop, parts[0][2], names)
+        f, only = split.run(place.func, loop, parts[0][2], names)
         return f, SplitEven((only,))
-    f, cut = _cut(at, s, const(parts[1][0], s.extent.dtype), (loop, f"{loop}_tail"))
+    f, pair = _cut(place, s, const(parts[1][0], s.extent.dtype), (loop, f"{loop}_tail"))
     f, large = split.run(f, loop, parts[0][2], names)
-    f, small = split.run(f, cut.rest, parts[1][2])
+    f, small = split.run(f, pair.rest, parts[1][2])
     return f, SplitEven((large, small))
 
 
@@ -139,83 +139,83 @@ peel = partition
 # ---- split -------------------------------------------------------------------------------------
 
 
-def _sizes(at: Place, factor: Factors) -> tuple[list[int | None], Expr]:
+def _sizes(place: Place, factor: Factors) -> tuple[list[int | None], Expr]:
     """(the extents of the new loops with one None, the product of the others)."""
-    s = at.stmt
+    s = place.stmt
     assert isinstance(s, For)
     sizes = [None, factor] if isinstance(factor, int) else list(factor)
-    given = [n for n in sizes if n is not None]
-    if any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in given):
-        raise at.fail(f"factor={factor!r}", "a positive number, or several with one None")
-    if len(sizes) < 2 or len(sizes) - len(given) > 1:
-        raise at.fail(f"factor={factor!r}: one extent may be None", "as (None, 4, 8)")
+    fixed = [n for n in sizes if n is not None]
+    if any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in fixed):
+        raise place.fail(f"factor={factor!r}", "a positive number, or several with one None")
+    if len(sizes) < 2 or len(sizes) - len(fixed) > 1:
+        raise place.fail(f"factor={factor!r}: one extent may be None", "as (None, 4, 8)")
     step = 1
-    for n in given:
+    for n in fixed:
         step *= n
-    if len(given) == len(sizes):
+    if len(fixed) == len(sizes):
         if int_value(s.extent) != step:
-            text = f"{' * '.join(map(str, given))} = {step} is not the extent {show(s.extent)}"
-            raise at.fail(text, "leave one of them None")
+            text = f"{' * '.join(map(str, fixed))} = {step} is not the extent {show(s.extent)}"
+            raise place.fail(text, "leave one of them None")
         # any one of them follows from the others
         sizes[0] = None
-        step //= given[0]
+        step //= fixed[0]
     return sizes, const(step, s.extent.dtype)
 
 
-def _divides(at: Place, extent: Expr, step: Expr) -> bool:
-    return int_value(simplify(extent % step, at.bounds)) == 0
+def _divides(place: Place, extent: Expr, step: Expr) -> bool:
+    return int_value(simplify(extent % step, place.bounds)) == 0
 
 
-def _names(at: Place, names: Sequence[str] | None, loop: str, count: int) -> list[str]:
+def _names(place: Place, names: Sequence[str] | None, loop: str, count: int) -> list[str]:
     if names is not None and len(names) != count:
-        raise at.fail(f"{len(names)} names for {count} loops", "one name for each")
-    return [at.name(n) for n in names or [f"{loop}_{k}" for k in range(count)]]
+        raise place.fail(f"{len(names)} names for {count} loops", "one name for each")
+    return [place.name(n) for n in names or [f"{loop}_{k}" for k in range(count)]]
 
 
-def _roles(at: Place, roles: Sequence[str] | None, count: int) -> list[str]:
+def _roles(place: Place, roles: Sequence[str] | None, count: int) -> list[str]:
     if roles is not None and len(roles) != count:
-        raise at.fail(f"{len(roles)} roles for {count} loops", "one role for each")
-    own = role_of(at.stmt)
-    return list(roles or [own] + [own and f"{own}.inner"] * (count - 1))
+        raise place.fail(f"{len(roles)} roles for {count} loops", "one role for each")
+    loop_role = role_of(place.stmt)
+    return list(roles or [loop_role] + [loop_role and f"{loop_role}.inner"] * (count - 1))
 
 
-def _require_pieces(at: Place, s: For, sizes: list[int | None], step: Expr) -> None:
+def _require_pieces(place: Place, s: For, sizes: list[int | None], step: Expr) -> None:
     """Raise ScheduleError for tail="overlap" if pieces run concurrently, or one may be longer than
     the loop."""
     if s.kind in ("parallel", "thread"):
-        raise at.fail(
+        raise place.fail(
             f"the loop is {s.kind}: pieces that overlap would run at once", 'use tail="peel"'
         )
     if sizes[0] is not None:
-        raise at.fail('only the outermost extent may follow with tail="overlap"', "as (None, 4)")
-    if not prove(binary("ge", s.extent, step), at.bounds):
+        raise place.fail('only the outermost extent may follow with tail="overlap"', "as (None, 4)")
+    if not prove(binary("ge", s.extent, step), place.bounds):
         text = f"cannot prove that a step of {show(step)} is not longer than the loop"
-        raise at.fail(text, 'use tail="guard"')
+        raise place.fail(text, 'use tail="guard"')
 
 
 def _nest(
-    at: Place, s: For, extents: list[Expr], names: list[str], roles: list[str], rest: str
+    place: Place, s: For, extents: list[Expr], names: list[str], roles: list[str], tail: str
 ) -> Stmt:
-    """The loops of a split, around the body with the variable replaced. `rest`: the way in which
+    """The loops of a split, around the body with the variable replaced. `tail`: the way in which
     the last iterations are treated if the steps do not divide the extent; empty if they do."""
     variables = [Var(n, s.var.dtype) for n in names]
     zero = const(0, s.var.dtype)
     inner: Expr = zero
     step: Expr = const(1, s.var.dtype)
-    known = at.bounds
+    bounds = place.bounds
     for v, extent in zip(variables, extents, strict=True):
-        known = known.with_loop(v, zero, extent)
+        bounds = bounds.with_loop(v, zero, extent)
     for v, extent in reversed([*zip(variables[1:], extents[1:], strict=True)]):
         inner = v * step + inner
         step = step * extent
     first = variables[0] * step
-    if rest == "overlap":
+    if tail == "overlap":
         first = minimum(first, s.extent - step)
-    offset = simplify(first + inner, known)
-    if rest == "guard":
-        known = known.given(binary("lt", offset, s.extent))
-    body = rewrite(s.body, {s.var: simplify(s.lo + offset, known)}, known)
-    if rest == "guard":
+    offset = simplify(first + inner, bounds)
+    if tail == "guard":
+        bounds = bounds.given(binary("lt", offset, s.extent))
+    body = rewrite(s.body, {s.var: simplify(s.lo + offset, bounds)}, bounds)
+    if tail == "guard":
         body = If(binary("lt", offset, s.extent), body)
     kinds = _split_kinds(s.kind, len(names))
     for k in reversed(range(len(names))):
@@ -234,18 +234,18 @@ def _split_kinds(kind: str, count: int) -> list[str]:
     return kinds
 
 
-def _cut(at: Place, s: For, first: Expr, names: Sequence[str]) -> tuple[PrimFunc, Partition]:
+def _cut(place: Place, s: For, first: Expr, names: Sequence[str]) -> tuple[PrimFunc, Partition]:
     """Two loops, one after the other, the first of `first` iterations, the second with copies of
     the blocks."""
     if len(names) != 2:
-        raise at.fail(f"{len(names)} names for 2 loops", "one name for each")
-    own = names[0] if names[0] == s.var.name else at.name(names[0])
-    head_var = s.var if own == s.var.name else Var(own, s.var.dtype)
-    known = at.bounds.with_loop(head_var, s.lo, first)
-    body = s.body if head_var is s.var else rewrite(s.body, {s.var: head_var}, known)
+        raise place.fail(f"{len(names)} names for 2 loops", "one name for each")
+    head_name = names[0] if names[0] == s.var.name else place.name(names[0])
+    head_var = s.var if head_name == s.var.name else Var(head_name, s.var.dtype)
+    bounds = place.bounds.with_loop(head_var, s.lo, first)
+    body = s.body if head_var is s.var else rewrite(s.body, {s.var: head_var}, bounds)
     head = replace(s, var=head_var, extent=first, body=body)
-    copy = renewed(s, lambda n: at.name(names[1] if n == s.var.name else n))
+    copy = renewed(s, lambda n: place.name(names[1] if n == s.var.name else n))
     assert isinstance(copy, For)
-    lo = simplify(s.lo + first, at.bounds)
-    rest = replace(copy, lo=lo, extent=simplify(count_of(at, s) - first, at.bounds))
-    return at.close(seq(head, rest)), Partition(own, copy.var.name)
+    lo = simplify(s.lo + first, place.bounds)
+    tail_loop = replace(copy, lo=lo, extent=simplify(count_of(place, s) - first, place.bounds))
+    return place.close(seq(head, tail_loop)), Partition(head_name, copy.var.name)

@@ -24,13 +24,13 @@ def vectorize(f: PrimFunc, loop: str, check: bool = True) -> PrimFunc:
     Needs a constant extent, and a body without conditions on the loop variable. Each access may
     depend on it in one dimension at most.
     """
-    at, s = open_loop(f, loop, "vectorize")
-    _constant(at, s)
-    for t in at.path[:-1]:
+    place, s = open_loop(f, loop, "vectorize")
+    _constant(place, s)
+    for t in place.path[:-1]:
         if isinstance(t, For) and t.kind == "vectorized":
-            raise at.fail(f"{t.var.name!r} around it is vectorized", "fuse both, or unroll one")
-    check_lanes(at, s)
-    return _marked(at, s, "vectorized", check)
+            raise place.fail(f"{t.var.name!r} around it is vectorized", "fuse both, or unroll one")
+    check_lanes(place, s)
+    return _marked(place, s, "vectorized", check)
 
 
 def unroll(f: PrimFunc, loop: str) -> PrimFunc:
@@ -41,9 +41,9 @@ def unroll(f: PrimFunc, loop: str) -> PrimFunc:
 
     Needs a constant extent.
     """
-    at, s = open_loop(f, loop, "unroll")
-    _constant(at, s)
-    return _marked(at, s, "unrolled", False)
+    place, s = open_loop(f, loop, "unroll")
+    _constant(place, s)
+    return _marked(place, s, "unrolled", False)
 
 
 def parallel(f: PrimFunc, loop: str, check: bool = True) -> PrimFunc:
@@ -54,15 +54,15 @@ def parallel(f: PrimFunc, loop: str, check: bool = True) -> PrimFunc:
 
     No iteration may depend on another, and no other loop around or inside may be parallel.
     """
-    at, s = open_loop(f, loop, "parallel")
-    others = [t for t in (*at.path[:-1], *walk_stmt(s.body)) if isinstance(t, For)]
-    for t in others:
+    place, s = open_loop(f, loop, "parallel")
+    other_loops = [t for t in (*place.path[:-1], *walk_stmt(s.body)) if isinstance(t, For)]
+    for t in other_loops:
         if t.kind == "parallel":
             hint = "fuse both into one parallel loop"
-            raise at.fail(f"{t.var.name!r} is parallel already", hint)
-    if any(isinstance(t, For) and t.kind == "vectorized" for t in at.path[:-1]):
-        raise at.fail("it is inside a vectorized loop", "make an outer loop parallel")
-    return _marked(at, s, "parallel", check)
+            raise place.fail(f"{t.var.name!r} is parallel already", hint)
+    if any(isinstance(t, For) and t.kind == "vectorized" for t in place.path[:-1]):
+        raise place.fail("it is inside a vectorized loop", "make an outer loop parallel")
+    return _marked(place, s, "parallel", check)
 
 
 def bind(f: PrimFunc, loop: str, thread: str, check: bool = True) -> PrimFunc:
@@ -73,32 +73,36 @@ def bind(f: PrimFunc, loop: str, thread: str, check: bool = True) -> PrimFunc:
 
     Loops over threadIdx have constant extents, and are inside of those over blockIdx.
     """
-    at, s = open_loop(f, loop, "bind")
+    place, s = open_loop(f, loop, "bind")
     if thread not in THREADS:
         near = nearest(str(thread), THREADS)
-        raise at.fail(f"no thread index {thread!r}", near or f"one of {', '.join(THREADS)}")
-    for t in (*at.path[:-1], *walk_stmt(s.body)):
+        raise place.fail(f"no thread index {thread!r}", near or f"one of {', '.join(THREADS)}")
+    for t in (*place.path[:-1], *walk_stmt(s.body)):
         if isinstance(t, For) and t.attrs.get("thread") == thread:
-            raise at.fail(f"{t.var.name!r} is bound to {thread} already", "fuse the two loops")
+            raise place.fail(f"{t.var.name!r} is bound to {thread} already", "fuse the two loops")
     if thread in THREAD_INDICES:
-        _constant(at, s)
-    for outer, inner in (*((t, s) for t in at.path[:-1]), *((s, t) for t in walk_stmt(s.body))):
+        _constant(place, s)
+    for outer, inner in (*((t, s) for t in place.path[:-1]), *((s, t) for t in walk_stmt(s.body))):
         if isinstance(outer, For) and isinstance(inner, For):
-            _nested(at, outer, inner, thread)
+            _nested(place, outer, inner, thread)
     attrs = type(s.attrs).of(**{**s.attrs, "thread": thread})
-    return require_shared_by_block(_marked(at, replace(s, attrs=attrs), "thread", check), at.what)
+    return require_shared_by_block(
+        _marked(place, replace(s, attrs=attrs), "thread", check), place.what
+    )
 
 
-def _nested(at: Place, outer: For, inner: For, thread: str) -> None:
+def _nested(place: Place, outer: For, inner: For, thread: str) -> None:
     """ScheduleError if `inner` cannot be inside of `outer`, one of which is bound to `thread`."""
-    name = thread if at.stmt is inner else str(inner.attrs.get("thread", ""))
-    around = thread if at.stmt is outer else str(outer.attrs.get("thread", ""))
+    name = thread if place.stmt is inner else str(inner.attrs.get("thread", ""))
+    around = thread if place.stmt is outer else str(outer.attrs.get("thread", ""))
     if name in BLOCK_INDICES and around in THREAD_INDICES:
         message = f"{inner.var.name!r} over {name} would be inside of {outer.var.name!r}"
-        raise at.fail(f"{message} over {around}", "reorder: loops over blockIdx are the outer ones")
+        raise place.fail(
+            f"{message} over {around}", "reorder: loops over blockIdx are the outer ones"
+        )
     if name and outer.kind in ("parallel", "vectorized"):
         message = f"{inner.var.name!r} is inside of {outer.var.name!r}, which is {outer.kind}"
-        raise at.fail(message, "bind both, or leave the outer one serial")
+        raise place.fail(message, "bind both, or leave the outer one serial")
 
 
 def annotate(f: PrimFunc, name: str, key: str, value: AttrValue = None) -> PrimFunc:
@@ -107,32 +111,34 @@ def annotate(f: PrimFunc, name: str, key: str, value: AttrValue = None) -> PrimF
 
     for i in range(64):        ->       for i in T.serial(64, annotations={"mine.depth": 4}):
     """
-    at = open_at(f, name, "annotate")
-    s = at.stmt
+    place = open_at(f, name, "annotate")
+    s = place.stmt
     assert isinstance(s, For | Block)
     as_in = 'as annotate(f, "i", "mine.depth", 4)'
     if not isinstance(key, str) or not all(map(str.isidentifier, key.split("."))):
-        raise at.fail(f"the key {key!r} is not a name", as_in)
+        raise place.fail(f"the key {key!r} is not a name", as_in)
     if "." not in key:
-        raise at.fail(f"{key!r} means nothing to the compiler; your own has a dot", as_in)
-    kept = {k: v for k, v in s.attrs.items() if k != key}
+        raise place.fail(f"{key!r} means nothing to the compiler; your own has a dot", as_in)
+    attrs = {k: v for k, v in s.attrs.items() if k != key}
     if value is not None:
-        kept[key] = value
-    return at.close(replace(s, attrs=type(s.attrs).of(**kept) if kept else NO_ATTRS))
+        attrs[key] = value
+    return place.close(replace(s, attrs=type(s.attrs).of(**attrs) if attrs else NO_ATTRS))
 
 
-def _marked(at: Place, s: For, kind: str, check: bool) -> PrimFunc:
+def _marked(place: Place, s: For, kind: str, check: bool) -> PrimFunc:
     if s.kind not in ("serial", kind):
-        raise at.fail(f"the loop is {s.kind} already", "mark a loop once; split it for two kinds")
-    bound = [t.var.name for t in walk_stmt(s.body) if isinstance(t, For) and t.kind == "thread"]
-    if bound and kind in ("parallel", "vectorized"):
-        raise at.fail(f"{bound[0]!r} inside it is bound to a thread index", "bind it too")
-    after = at.close(replace(s, kind=kind))
+        raise place.fail(
+            f"the loop is {s.kind} already", "mark a loop once; split it for two kinds"
+        )
+    threads = [t.var.name for t in walk_stmt(s.body) if isinstance(t, For) and t.kind == "thread"]
+    if threads and kind in ("parallel", "vectorized"):
+        raise place.fail(f"{threads[0]!r} inside it is bound to a thread index", "bind it too")
+    after = place.close(replace(s, kind=kind))
     if check:
-        require_order(at.func, after, at.what)
+        require_order(place.func, after, place.what)
     return after
 
 
-def _constant(at: Place, s: For) -> None:
+def _constant(place: Place, s: For) -> None:
     if int_value(s.extent) is None:
-        raise at.fail("the extent is not a number", "split the loop by a constant first")
+        raise place.fail("the extent is not a number", "split the loop by a constant first")

@@ -33,12 +33,12 @@ def fuse(f: PrimFunc, *loops: str, name: str | None = None) -> tuple[PrimFunc, s
         raise ScheduleError(
             "fuse takes two loops or more", where="fuse()", hint="fuse(f, 'i', 'j')"
         )
-    done = loops[0]
+    loop = loops[0]
     for k, inner in enumerate(loops[1:], 2):
         last = k == len(loops)
-        wanted = name if last and name is not None else f"{done}_{inner}"
-        f, done = _fuse(f, done, inner, wanted)
-    return f, done
+        fused_name = name if last and name is not None else f"{loop}_{inner}"
+        f, loop = _fuse(f, loop, inner, fused_name)
+    return f, loop
 
 
 def reorder(f: PrimFunc, *loops: str, check: bool = True) -> PrimFunc:
@@ -52,26 +52,26 @@ def reorder(f: PrimFunc, *loops: str, check: bool = True) -> PrimFunc:
     position; conditions move inside the nest.
     """
     f = normal(f)
-    where = f"reorder({', '.join(map(repr, loops))})"
+    call = f"reorder({', '.join(map(repr, loops))})"
     if len(loops) < 2 or len(set(loops)) != len(loops):
         raise ScheduleError(
-            "reorder takes two different loops or more", where=where, hint="reorder(f, 'j', 'i')"
+            "reorder takes two different loops or more", where=call, hint="reorder(f, 'j', 'i')"
         )
-    at, chain, guards, inner = _chain(f, loops, where)
+    place, chain, guards, inner = _chain(f, loops, call)
     order = iter(loops)
     by_name = {s.var.name: s for s in chain}
     new = [by_name[next(order)] if s.var.name in loops else s for s in chain]
     if all(a is b for a, b in zip(new, chain, strict=True)):
         return f
-    _bounds_in_order(at, new)
+    _bounds_in_order(place, new)
     body = inner
     for cond in reversed(guards):
         body = If(cond, body)
     for s in reversed(new):
         body = replace(s, body=body)
-    after = at.close(body)
+    after = place.close(body)
     if check:
-        require_order(f, after, where)
+        require_order(f, after, call)
     return after
 
 
@@ -98,76 +98,76 @@ def tile(
         raise ScheduleError('tail="peel" would make four nests', where="tile", hint=hint)
     f, rows = split.run(f, outer, outer_factor, tail=tail)
     f, columns = split.run(f, inner, inner_factor, tail=tail)
-    made = Tile((rows.outer, columns.outer), (rows.inner, columns.inner))
-    return reorder(f, *made.outer, *made.inner, check=check), made
+    tile_loops = Tile((rows.outer, columns.outer), (rows.inner, columns.inner))
+    return reorder(f, *tile_loops.outer, *tile_loops.inner, check=check), tile_loops
 
 
 def _fuse(f: PrimFunc, outer: str, inner: str, name: str) -> tuple[PrimFunc, str]:
-    at, s = open_loop(f, outer, "fuse")
-    at.what = f"fuse({outer!r}, {inner!r})"
+    place, s = open_loop(f, outer, "fuse")
+    place.what = f"fuse({outer!r}, {inner!r})"
     t = s.body
     if not isinstance(t, For) or t.var.name != inner:
         if path_to(f.body, inner) is None:
-            raise unknown(f, inner, at.what)
+            raise unknown(f, inner, place.what)
         text = f"{inner!r} is not directly inside {outer!r}"
-        raise at.fail(text, "reorder or split so that nothing stands between them")
+        raise place.fail(text, "reorder or split so that nothing stands between them")
     if t.kind != s.kind:
         hint = "fuse first, then mark the loop that comes out"
-        raise at.fail(f"{outer!r} is {s.kind} and {inner!r} is {t.kind}", hint)
+        raise place.fail(f"{outer!r} is {s.kind} and {inner!r} is {t.kind}", hint)
     if s.kind == "thread":
-        raise at.fail("loops bound to thread indices", "fuse first, then bind")
+        raise place.fail("loops bound to thread indices", "fuse first, then bind")
     if s.var in (*free_vars(t.lo), *free_vars(t.extent)):
         text = f"the range of {inner!r} depends on {outer!r}"
-        raise at.fail(text, "give it the largest range and a condition")
+        raise place.fail(text, "give it the largest range and a condition")
     if s.var.dtype != t.var.dtype:
-        raise at.fail(f"{outer!r} is {s.var.dtype} and {inner!r} is {t.var.dtype}")
-    var = Var(at.name(name), s.var.dtype)
-    zero, width = const(0, s.var.dtype), count_of(at, t)
-    extent = simplify(count_of(at, s) * width, at.bounds)
-    known = at.bounds.with_loop(var, zero, extent)
+        raise place.fail(f"{outer!r} is {s.var.dtype} and {inner!r} is {t.var.dtype}")
+    var = Var(place.name(name), s.var.dtype)
+    zero, width = const(0, s.var.dtype), count_of(place, t)
+    extent = simplify(count_of(place, s) * width, place.bounds)
+    bounds = place.bounds.with_loop(var, zero, extent)
     values = {
-        s.var: simplify(s.lo + var // width, known),
-        t.var: simplify(t.lo + var % width, known),
+        s.var: simplify(s.lo + var // width, bounds),
+        t.var: simplify(t.lo + var % width, bounds),
     }
     attrs = type(s.attrs).of(**{**t.attrs, **s.attrs}) if t.attrs or s.attrs else NO_ATTRS
-    loop = For(var, zero, extent, s.kind, rewrite(t.body, values, known), attrs)
-    return at.close(loop), var.name
+    loop = For(var, zero, extent, s.kind, rewrite(t.body, values, bounds), attrs)
+    return place.close(loop), var.name
 
 
 def _chain(
-    f: PrimFunc, loops: Sequence[str], where: str
+    f: PrimFunc, loops: Sequence[str], call: str
 ) -> tuple[Place, list[For], list[Expr], Stmt]:
     """(place of the outermost listed loop, all loops down to the innermost listed one, conditions
     between them, body of the innermost)."""
     places = {name: open_loop(f, name, "reorder")[0] for name in loops}
-    at = min(places.values(), key=lambda p: len(p.path))
-    at.what = where
-    left = set(loops)
+    place = min(places.values(), key=lambda p: len(p.path))
+    place.what = call
+    pending = set(loops)
     chain: list[For] = []
     guards: list[Expr] = []
-    s: Stmt = at.stmt
-    while left:
+    s: Stmt = place.stmt
+    while pending:
         if isinstance(s, For):
             chain.append(s)
-            left.discard(s.var.name)
+            pending.discard(s.var.name)
             s = s.body
         elif isinstance(s, If) and s.orelse is None:
             guards.append(s.cond)
             s = s.then
         else:
-            name = next(n for n in loops if n in left)
+            name = next(n for n in loops if n in pending)
             text = f"{name!r} is not directly inside {chain[-1].var.name!r}"
             stands = type(s).__name__.lower()
-            raise at.fail(f"{text}: a {stands} stands between", "split the nest around it first")
-    return at, chain, guards, s
+            raise place.fail(f"{text}: a {stands} stands between", "split the nest around it first")
+    return place, chain, guards, s
 
 
-def _bounds_in_order(at: Place, chain: list[For]) -> None:
+def _bounds_in_order(place: Place, chain: list[For]) -> None:
     """Raise ScheduleError if the range of a loop depends on the variable of a loop inside it."""
     later = {s.var for s in chain}
     for s in chain:
         needed = [v for e in (s.lo, s.extent) for v in free_vars(e) if v in later]
         if needed:
             text = f"the range of {s.var.name!r} depends on {needed[0].name!r}"
-            raise at.fail(text, f"keep {needed[0].name!r} outside {s.var.name!r}")
+            raise place.fail(text, f"keep {needed[0].name!r} outside {s.var.name!r}")
         later.discard(s.var)

@@ -23,27 +23,27 @@ def pad_loop(f: PrimFunc, loop: str, factor: int) -> PrimFunc:
     The condition is left out if the new iterations read only elements that exist, write only
     allocated buffers that are large enough (`pad`), and nothing else reads what they write.
     """
-    at, s = open_loop(f, loop, "pad_loop")
+    place, s = open_loop(f, loop, "pad_loop")
     if not isinstance(factor, int) or factor < 1:
-        raise at.fail(f"factor={factor!r}", "a positive number")
+        raise place.fail(f"factor={factor!r}", "a positive number")
     if s.kind not in ("serial", "parallel"):
-        raise at.fail(f"the loop is {s.kind}", "pad it before it is marked")
-    extent = simplify((s.extent + (factor - 1)) // factor * factor, at.bounds)
-    if prove(binary("eq", extent, s.extent), at.bounds):
-        return at.func
+        raise place.fail(f"the loop is {s.kind}", "pad it before it is marked")
+    extent = simplify((s.extent + (factor - 1)) // factor * factor, place.bounds)
+    if prove(binary("eq", extent, s.extent), place.bounds):
+        return place.func
     long = replace(s, extent=extent)
-    harmless = _grown(long) if _harmless(at, s, long) else None
+    harmless = _grown(long) if _harmless(place, s, long) else None
     if harmless is not None:
-        return at.close(harmless)
-    cond = binary("lt", s.var, simplify(s.lo + s.extent, at.bounds))
-    return at.close(replace(long, body=If(cond, s.body)))
+        return place.close(harmless)
+    cond = binary("lt", s.var, simplify(s.lo + s.extent, place.bounds))
+    return place.close(replace(long, body=If(cond, s.body)))
 
 
 def _grown(s: For) -> For | None:
     """The longer loop, with the extents of the iteration variables that follow it increased as
     well. None if such a variable is not spatial, or has another value than the loop variable."""
-    known = Bounds().with_loop(s.var, s.lo, s.extent)
-    end = simplify(s.lo + s.extent, known)
+    bounds = Bounds().with_loop(s.var, s.lo, s.extent)
+    end = simplify(s.lo + s.extent, bounds)
     failed: list[Block] = []
 
     def iteration(i: BlockIter, b: Block) -> BlockIter:
@@ -64,23 +64,23 @@ def _grown(s: For) -> For | None:
     return None if failed else grown
 
 
-def _harmless(at: Place, s: For, long: For) -> bool:
+def _harmless(place: Place, s: For, long: For) -> bool:
     """Whether the additional iterations access only elements that exist, and write none that is
     read by others."""
-    here = around_of(at.func, at.path)
+    around = around_of(place.func, place.path)
     if any(isinstance(t, If) for t in walk_stmt(s)):
         return False
-    found = accesses(long, here)
-    if not all(_exists(a) for a in found if _moves(a, s.var)):
+    long_accesses = accesses(long, around)
+    if not all(_exists(a) for a in long_accesses if _moves(a, s.var)):
         return False
-    written = [a for a in found if a.write]
-    if any(a.buffer in at.func.params or not _moves(a, s.var) for a in written):
+    written = [a for a in long_accesses if a.write]
+    if any(a.buffer in place.func.params or not _moves(a, s.var) for a in written):
         return False
     short = {a.buffer: [] for a in written}  # type: ignore[var-annotated]
-    for a in accesses(s, here):
+    for a in accesses(s, around):
         if a.write:
             short[a.buffer].append(a)
-    everywhere = accesses(at.func.body, Around(known=Bounds.dims(dims_of(at.func))))
+    everywhere = accesses(place.func.body, Around(known=Bounds.dims(dims_of(place.func))))
     for a in everywhere:
         if a.write or a.buffer not in short:
             continue
@@ -89,7 +89,7 @@ def _harmless(at: Place, s: For, long: For) -> bool:
             if a.indices not in mine:
                 return False
         elif not inside(
-            box_of(a), union([box_of(w) for w in short[a.buffer]], here.known), here.known
+            box_of(a), union([box_of(w) for w in short[a.buffer]], around.known), around.known
         ):
             return False
     return True
@@ -103,11 +103,11 @@ def _exists(a: Access) -> bool:
     """Whether every index is within the buffer."""
     if a.indices is None:
         return False
-    known = a.around.bounds
-    return all(_within(e, size, known) for e, size in zip(a.indices, a.buffer.shape, strict=True))
+    bounds = a.around.bounds
+    return all(_within(e, size, bounds) for e, size in zip(a.indices, a.buffer.shape, strict=True))
 
 
-def _within(e: Expr, size: Expr, known: Bounds) -> bool:
+def _within(e: Expr, size: Expr, bounds: Bounds) -> bool:
     if e.dtype.lanes > 1:
         return False
-    return prove(binary("ge", e, 0), known) and prove(binary("lt", e, size), known)
+    return prove(binary("ge", e, 0), bounds) and prove(binary("lt", e, size), bounds)

@@ -54,67 +54,77 @@ def pipeline(
     among these threads; the loop itself is what comes back. With `tensor_maps`, a device that has
     hardware for it (TMA) makes those that copy a box of a tensor as one, with one thread.
     """
-    at, s = open_loop(f, loop, "pipeline")
+    loop_place, s = open_loop(f, loop, "pipeline")
     if not isinstance(stages, int) or isinstance(stages, bool) or stages < 2:
-        raise at.fail(f"stages={stages!r}", "a number from 2 on")
+        raise loop_place.fail(f"stages={stages!r}", "a number from 2 on")
     if s.kind != "serial":
-        raise at.fail(f"the loop is {s.kind}", "a serial loop, whose rounds follow each other")
+        raise loop_place.fail(
+            f"the loop is {s.kind}", "a serial loop, whose rounds follow each other"
+        )
     if not isinstance(producers, int) or isinstance(producers, bool) or producers % 32:
-        raise at.fail(f"producers={producers!r}", "a multiple of 32, or 0")
+        raise loop_place.fail(f"producers={producers!r}", "a multiple of 32, or 0")
     if tensor_maps and not producers:
-        raise at.fail(
+        raise loop_place.fail(
             "tensor_maps without producers", "producers=32: one of them begins the copies"
         )
     rounds = int_value(s.extent)
     if rounds is not None and rounds < stages:
-        raise at.fail(f"{stages} stages for {rounds} rounds", "at most as many as there are rounds")
-    buffers, copies, rest = _parts(at, s)
+        raise loop_place.fail(
+            f"{stages} stages for {rounds} rounds", "at most as many as there are rounds"
+        )
+    buffers, copies, consumers = _parts(loop_place, s)
     lo = s.lo
     # First with a part for each stage, the rounds in order; the proof compares with that.
-    expanded = at.func
-    body: Stmt = replace(s, body=seq(*copies, *rest))
-    made = [replace(b, shape=(const(stages), *b.shape)) for b in buffers]
-    for b in made:
+    expanded = loop_place.func
+    body: Stmt = replace(s, body=seq(*copies, *consumers))
+    stage_buffers = [replace(b, shape=(const(stages), *b.shape)) for b in buffers]
+    for b in stage_buffers:
         body = Alloc(b, body)
-    expanded = replace(expanded, body=put(at.path, body))
-    for old, new in zip(buffers, made, strict=True):
-        here = Around(known=at.bounds.dims(dims_of(f)))
+    expanded = replace(expanded, body=put(loop_place.path, body))
+    for old, new in zip(buffers, stage_buffers, strict=True):
+        around = Around(known=loop_place.bounds.dims(dims_of(f)))
         move = _at_stage(s.var, lo, stages)
-        expanded = replace(expanded, body=reindex(expanded.body, here, old, new, move, at.what))
+        expanded = replace(
+            expanded, body=reindex(expanded.body, around, old, new, move, loop_place.what)
+        )
     path = path_to(expanded.body, loop)
     assert path is not None
     if producers:
         if check:
-            require_order(at.func, expanded, at.what)
-        own = {PARTS: stages, PRODUCERS: producers, **({TENSOR_MAPS: True} if tensor_maps else {})}
-        marks = Attrs.of(**{**s.attrs, **own})
-        loop_there = Place(expanded, path, at.what).stmt
+            require_order(loop_place.func, expanded, loop_place.what)
+        settings = {
+            PARTS: stages,
+            PRODUCERS: producers,
+            **({TENSOR_MAPS: True} if tensor_maps else {}),
+        }
+        marks = Attrs.of(**{**s.attrs, **settings})
+        loop_there = Place(expanded, path, loop_place.what).stmt
         assert isinstance(loop_there, For)
         marked = put(path, replace(loop_there, attrs=marks))
-        return require_shared_by_block(replace(expanded, body=marked), at.what), loop
-    place = Place(expanded, path, at.what)
+        return require_shared_by_block(replace(expanded, body=marked), loop_place.what), loop
+    place = Place(expanded, path, loop_place.what)
     after, first = _ahead(place, len(copies), stages - 1)
     if check:
-        require_order(expanded, after, at.what)
-    return require_shared_by_block(after, at.what), first
+        require_order(expanded, after, loop_place.what)
+    return require_shared_by_block(after, loop_place.what), first
 
 
-def _parts(at: Place, s: For) -> tuple[list[Buffer], list[Stmt], list[Stmt]]:
+def _parts(place: Place, s: For) -> tuple[list[Buffer], list[Stmt], list[Stmt]]:
     """(the shared buffers of a loop, the statements that fill them, the other statements)."""
-    made, stmts = _flat(s.body)
-    buffers = [b for b in made if b.scope == "shared"]
-    others = [b for b in made if b.scope != "shared"]
+    loop_buffers, stmts = _flat(s.body)
+    buffers = [b for b in loop_buffers if b.scope == "shared"]
+    unshared = [b for b in loop_buffers if b.scope != "shared"]
     if not buffers:
-        raise at.fail(
+        raise place.fail(
             "it allocates no shared buffer", f"cache_read(..., 'shared', at={s.var.name!r})"
         )
-    if others:
-        text = f"{others[0].name!r}, which it allocates too, is {others[0].scope}"
-        raise at.fail(text, "allocate it outside of the loop, or further in")
+    if unshared:
+        text = f"{unshared[0].name!r}, which it allocates too, is {unshared[0].scope}"
+        raise place.fail(text, "allocate it outside of the loop, or further in")
     for b in buffers:
-        require_visible(s.body, b, at.what)
+        require_visible(s.body, b, place.what)
         if b.strides_given is not None:
-            raise at.fail(f"{b.name!r} has strides of its own", "storage_align after it")
+            raise place.fail(f"{b.name!r} has strides of its own", "storage_align after it")
     fills = [bool(_written(t) & set(buffers)) for t in stmts]
     count = fills.index(False) if False in fills else len(fills)
     if count == len(fills) or True in fills[count:]:
@@ -123,21 +133,21 @@ def _parts(at: Place, s: For) -> tuple[list[Buffer], list[Stmt], list[Stmt]]:
             if count == len(fills)
             else ("it fills a shared buffer after it began to compute")
         )
-        raise at.fail(text, "copies come first in the loop, then what uses them")
+        raise place.fail(text, "copies come first in the loop, then what uses them")
     missing = set(buffers) - {b for t in stmts[:count] for b in _written(t)}
     if missing or count == 0:
-        raise at.fail(f"nothing fills {buffers[0].name!r}", "copies come first in the loop")
+        raise place.fail(f"nothing fills {buffers[0].name!r}", "copies come first in the loop")
     return buffers, stmts[:count], stmts[count:]
 
 
 def _flat(s: Stmt) -> tuple[list[Buffer], list[Stmt]]:
     """(the buffers that are allocated in a statement for what is left of it, its parts)."""
     if isinstance(s, Alloc):
-        made, stmts = _flat(s.body)
-        return [s.buffer, *made], stmts
+        buffers, stmts = _flat(s.body)
+        return [s.buffer, *buffers], stmts
     if isinstance(s, Seq) and isinstance(s.stmts[-1], Alloc):
-        made, stmts = _flat(s.stmts[-1])
-        return made, [*s.stmts[:-1], *stmts]
+        buffers, stmts = _flat(s.stmts[-1])
+        return buffers, [*s.stmts[:-1], *stmts]
     return [], list(s.stmts) if isinstance(s, Seq) else [s]
 
 
@@ -146,26 +156,26 @@ def _written(s: Stmt) -> set[Buffer]:
 
 
 def _at_stage(var: Var, lo: Expr, stages: int) -> Move:
-    def move(indices: Indices, known: object) -> Indices:
+    def move(indices: Indices, bounds: object) -> Indices:
         return (simplify((var - lo) % stages), *indices)
 
     return move
 
 
-def _ahead(at: Place, count: int, ahead: int) -> tuple[PrimFunc, str]:
+def _ahead(place: Place, count: int, ahead: int) -> tuple[PrimFunc, str]:
     """The program in which the first `count` statements of a loop run `ahead` rounds earlier than
     the others, and the name of the loop over the first of these rounds."""
-    s = at.stmt
+    s = place.stmt
     assert isinstance(s, For) and isinstance(s.body, Seq)
-    copies, rest = seq(*s.body.stmts[:count]), s.body.stmts[count:]
-    end = simplify(s.lo + s.extent, at.bounds)
+    copies, consumers = seq(*s.body.stmts[:count]), s.body.stmts[count:]
+    end = simplify(s.lo + s.extent, place.bounds)
     later = simplify(s.var + ahead)
     inside = binary("lt", later, end)
-    known = at.bounds.with_loop(s.var, s.lo, s.extent)
-    main = rewrite(copies, {s.var: later}, known.given(inside))
-    first = Var(at.name(f"{s.var.name}_ahead"), s.var.dtype)
-    extent = simplify(minimum(count_of(at, s), const(ahead, s.extent.dtype)), at.bounds)
-    before = rewrite(copies, {s.var: first}, at.bounds.with_loop(first, s.lo, extent))
-    prologue = For(first, s.lo, extent, "serial", renewed(before, at.name))
-    body = replace(s, body=seq(If(inside, main), *rest))
-    return at.close(seq(prologue, body)), first.name
+    bounds = place.bounds.with_loop(s.var, s.lo, s.extent)
+    main = rewrite(copies, {s.var: later}, bounds.given(inside))
+    first = Var(place.name(f"{s.var.name}_ahead"), s.var.dtype)
+    extent = simplify(minimum(count_of(place, s), const(ahead, s.extent.dtype)), place.bounds)
+    before = rewrite(copies, {s.var: first}, place.bounds.with_loop(first, s.lo, extent))
+    prologue = For(first, s.lo, extent, "serial", renewed(before, place.name))
+    body = replace(s, body=seq(If(inside, main), *consumers))
+    return place.close(seq(prologue, body)), first.name

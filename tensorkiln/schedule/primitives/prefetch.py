@@ -36,12 +36,12 @@ def prefetch(f: PrimFunc, loop: str, buffer: str, ahead: int, locality: int = 2)
     each cache line of the box that a step reads. The last steps prefetch memory past what the loop
     reads; a prefetch of any address is allowed and has no effect on results.
     """
-    at, s, box = _open(f, loop, buffer, locality, "prefetch")
+    place, s, box = _open(f, loop, buffer, locality, "prefetch")
     if not isinstance(ahead, int) or ahead < 1:
-        raise at.fail(f"ahead={ahead!r}", "a positive number of steps")
+        raise place.fail(f"ahead={ahead!r}", "a positive number of steps")
     starts = _later(s, box, ahead)
-    lines = (Prefetch(box.buffer, _plus(starts, line), locality) for line in _lines(at, box))
-    return at.close(replace(s, body=seq(*lines, s.body)))
+    lines = (Prefetch(box.buffer, _plus(starts, line), locality) for line in _lines(place, box))
+    return place.close(replace(s, body=seq(*lines, s.body)))
 
 
 def prefetch_next(f: PrimFunc, loop: str, buffer: str, locality: int = 2) -> PrimFunc:
@@ -60,13 +60,13 @@ def prefetch_next(f: PrimFunc, loop: str, buffer: str, locality: int = 2) -> Pri
     are fetched, further steps fetch the last ones again. Unknown dimensions are taken to be 64.
     `locality` and what is past the end are as in `prefetch`.
     """
-    at, s, box = _open(f, loop, buffer, locality, "prefetch_next")
-    size = _piece(at, box)
+    loop_place, s, box = _open(f, loop, buffer, locality, "prefetch_next")
+    size = _piece(loop_place, box)
     line = max(1, _LINE // box.buffer.dtype.bytes)
     count = -(-size // line)
     steps = _steps(s, box.buffer, count)
     if not steps:
-        raise at.fail("no serial loop inside reads it", "use prefetch, or split the loop")
+        raise loop_place.fail("no serial loop inside reads it", "use prefetch, or split the loop")
     runs = _runs(s.body, steps)
     due = min(-(-count // max(1, _estimate(runs))), _MOST)
     starts, total = _later(s, box, 1), int_value(runs)
@@ -78,29 +78,31 @@ def prefetch_next(f: PrimFunc, loop: str, buffer: str, locality: int = 2) -> Pri
         places = (simplify(starts[-1] + (first + n) * line) for n in range(due))
         return [Prefetch(box.buffer, (*starts[:-1], place), locality) for place in places]
 
-    return at.close(replace(s, body=_spread(s.body, IntImm(0), steps, fetched)))
+    return loop_place.close(replace(s, body=_spread(s.body, IntImm(0), steps, fetched)))
 
 
 def _open(
     f: PrimFunc, loop: str, buffer: str, locality: int, primitive: str
 ) -> tuple[Place, For, Box]:
     """The place of a loop, the loop, and the box of a parameter that one of its steps reads."""
-    at, s = open_loop(f, loop, primitive)
-    buf = find_buffer(at.func, buffer, at.what)
-    if buf not in at.func.params:
-        raise at.fail(
+    place, s = open_loop(f, loop, primitive)
+    buf = find_buffer(place.func, buffer, place.what)
+    if buf not in place.func.params:
+        raise place.fail(
             f"{buffer!r} is not a parameter", "a buffer made here is already in the caches"
         )
     if locality not in range(4):
-        raise at.fail(f"locality={locality!r}", "0 (used once) to 3 (kept in all caches)")
+        raise place.fail(f"locality={locality!r}", "0 (used once) to 3 (kept in all caches)")
     if s.kind not in ("serial", "parallel"):
-        raise at.fail(f"the loop is {s.kind}", "choose one around it whose steps follow each other")
-    if any(isinstance(t, Block) for t in at.path):
-        raise at.fail("it is inside a block", "prefetch before blockize")
-    box = region(s.body, around_of(at.func, at.path).enter(s, s.body), buf, writes=False)
+        raise place.fail(
+            f"the loop is {s.kind}", "choose one around it whose steps follow each other"
+        )
+    if any(isinstance(t, Block) for t in place.path):
+        raise place.fail("it is inside a block", "prefetch before blockize")
+    box = region(s.body, around_of(place.func, place.path).enter(s, s.body), buf, writes=False)
     if box is None:
-        raise at.fail(f"nothing here reads {buffer!r}", "name what the loop reads")
-    return at, s, box
+        raise place.fail(f"nothing here reads {buffer!r}", "name what the loop reads")
+    return place, s, box
 
 
 def _later(s: For, box: Box, ahead: int) -> tuple[Expr, ...]:
@@ -109,16 +111,16 @@ def _later(s: For, box: Box, ahead: int) -> tuple[Expr, ...]:
     return tuple(simplify(substitute(lo, later)) for lo, _ in box.ranges)
 
 
-def _piece(at: Place, box: Box) -> int:
+def _piece(place: Place, box: Box) -> int:
     """The elements of a box that lies in one piece of memory: of its dimensions, those after the
     first of more than one element are whole. ScheduleError for others."""
     extents = [int_value(n) for n in box.shape]
     sizes = [int_value(n) for n in box.buffer.shape]
     inner = next((d for d, n in enumerate(extents) if n != 1), len(extents))
     if any(n is None for n in extents):
-        raise at.fail("a step reads a part of no constant size", "split the loops inside it")
+        raise place.fail("a step reads a part of no constant size", "split the loops inside it")
     if extents[inner + 1 :] != sizes[inner + 1 :] or box.buffer.strides_given:
-        raise at.fail("a step reads several pieces of memory", "use prefetch in a loop inside")
+        raise place.fail("a step reads several pieces of memory", "use prefetch in a loop inside")
     return math.prod(n or 1 for n in extents)
 
 
@@ -127,8 +129,8 @@ def _steps(s: For, buf: Buffer, count: int) -> set[str]:
     all at one depth, or innermost at a smaller one."""
     depth, steps = 1, _at_depth(s.body, buf, 1)
     while (deeper := _at_depth(s.body, buf, depth + 1)) != steps:
-        total, more = (_estimate(_runs(s.body, x)) for x in (steps, deeper))
-        if count < _DUE * more and count <= _TOGETHER * total:
+        total, deeper_total = (_estimate(_runs(s.body, x)) for x in (steps, deeper))
+        if count < _DUE * deeper_total and count <= _TOGETHER * total:
             break
         depth, steps = depth + 1, deeper
     return steps
@@ -176,26 +178,28 @@ def _estimate(runs: Expr) -> int:
     return int_value(simplify(substitute(runs, dims))) or 0
 
 
-def _lines(at: Place, box: Box) -> list[tuple[int, ...]]:
+def _lines(place: Place, box: Box) -> list[tuple[int, ...]]:
     """The indices, relative to the first element of a box, at which its cache lines begin.
     ScheduleError for a box without constant size, or of more than _MOST lines."""
     extents = [int_value(n) for n in box.shape]
-    known = [n for n in extents if n is not None]
-    if len(known) < len(extents):
-        raise at.fail("a step reads a part of no constant size", "split the loops inside it")
+    sizes = [n for n in extents if n is not None]
+    if len(sizes) < len(extents):
+        raise place.fail("a step reads a part of no constant size", "split the loops inside it")
     step = max(1, _LINE // box.buffer.dtype.bytes)
     # Rows that are read as a whole are contiguous, and are divided into lines together.
-    width = known[-1]
-    rows = known[-2] if len(known) > 1 and int_value(box.buffer.shape[-1]) == width else 1
-    lead = known[: -2 if rows > 1 else -1]
-    found = [
+    width = sizes[-1]
+    rows = sizes[-2] if len(sizes) > 1 and int_value(box.buffer.shape[-1]) == width else 1
+    lead = sizes[: -2 if rows > 1 else -1]
+    starts = [
         (*at_lead, *((k // width, k % width) if rows > 1 else (k,)))
         for at_lead in product(*map(range, lead))
         for k in range(0, rows * width, step)
     ]
-    if len(found) > _MOST:
-        raise at.fail(f"a step reads {len(found)} lines", f"at most {_MOST}: choose a loop inside")
-    return found
+    if len(starts) > _MOST:
+        raise place.fail(
+            f"a step reads {len(starts)} lines", f"at most {_MOST}: choose a loop inside"
+        )
+    return starts
 
 
 def _plus(starts: tuple[Expr, ...], offsets: tuple[int, ...]) -> tuple[Expr, ...]:

@@ -39,26 +39,26 @@ def rfactor(
     `scope` the buffer's scope. If another loop of the sum may have no iterations, the partial sums
     are initialised before it.
     """
-    at, b = open_block(f, block, "rfactor")
-    f, where = at.func, f"rfactor({block!r}, {loop!r})"
-    at.what = where
+    place, b = open_block(f, block, "rfactor")
+    f, call = place.func, f"rfactor({block!r}, {loop!r})"
+    place.what = call
     _, s = open_loop(f, loop, "rfactor")
-    if s not in at.path:
-        around = ", ".join(x.var.name for x in at.path if isinstance(x, For))
-        raise at.fail(f"loop {loop!r} is not around the block", f"loops around it: {around}")
+    if s not in place.path:
+        around = ", ".join(x.var.name for x in place.path if isinstance(x, For))
+        raise place.fail(f"loop {loop!r} is not around the block", f"loops around it: {around}")
     store = b.body
-    found = update_term(store) if isinstance(store, Store) else None
-    if found is None or not isinstance(store, Store):
-        raise at.fail(f"block {block!r} is not a sum", "as C[vi] = C[vi] + A[vi, vk]")
-    op, _ = found
+    update = update_term(store) if isinstance(store, Store) else None
+    if update is None or not isinstance(store, Store):
+        raise place.fail(f"block {block!r} is not a sum", "as C[vi] = C[vi] + A[vi, vk]")
+    op, _ = update
     if store.value.dtype.lanes > 1:
-        raise at.fail(f"block {block!r} has lanes", "rfactor before tensorize")
+        raise place.fail(f"block {block!r} has lanes", "rfactor before tensorize")
     if not store.buffer.dtype.is_float and not store.buffer.dtype.is_int:
-        raise at.fail(f"a sum of {store.buffer.dtype}")
+        raise place.fail(f"a sum of {store.buffer.dtype}")
     reduce = [i for i in b.iters if i.kind == "reduce"]
     if not any(s.var in free_vars(i.value) for i in reduce):
         names = sorted({v.name for i in reduce for v in free_vars(i.value)})
-        raise at.fail(
+        raise place.fail(
             f"loop {loop!r} does not run over terms of the sum",
             f"loops that do: {', '.join(names) or 'none'}",
         )
@@ -67,87 +67,87 @@ def rfactor(
     firsts = {v: const(0, v.dtype) for v in terms}
     starts = (binary("eq", substitute(i.value, firsts), 0) for i in reduce)
     if b.init is not None and not all(prove(e, bounds_of(f, ())) for e in starts):
-        raise at.fail(
+        raise place.fail(
             f"block {block!r} continues a sum that another block begins",
             "rfactor before the loop is cut in two",
         )
     for i in b.iters:
         # The nest that adds up would visit each element once per term of such a loop.
-        both = [v for v in free_vars(i.value) if i.kind != "reduce" and v in terms]
-        if both:
-            raise at.fail(
-                f"loop {both[0].name!r} runs over elements and terms at once",
+        mixed_vars = [v for v in free_vars(i.value) if i.kind != "reduce" and v in terms]
+        if mixed_vars:
+            raise place.fail(
+                f"loop {mixed_vars[0].name!r} runs over elements and terms at once",
                 "fuse only loops of one kind",
             )
         if i.kind == "opaque":
-            raise at.fail(f"block {block!r} has opaque iterations", "only plain sums can be cut")
+            raise place.fail(f"block {block!r} has opaque iterations", "only plain sums can be cut")
     if int_value(s.lo) != 0:
-        raise at.fail(f"loop {loop!r} does not begin at 0", "let it begin at 0")
+        raise place.fail(f"loop {loop!r} does not begin at 0", "let it begin at 0")
     rank = len(store.indices)
     if not isinstance(axis, int) or not 0 <= axis <= rank:
-        raise at.fail(f"axis={axis!r}", f"a number from 0 to {rank}")
-    top = _private(at, store.buffer)
-    _require_whole(at, top, terms)
+        raise place.fail(f"axis={axis!r}", f"a number from 0 to {rank}")
+    top = _private(place, store.buffer)
+    _require_whole(place, top, terms)
     shape = _inserted(store.buffer.shape, axis, s.extent)
-    partial = new_buffer(at, f"{store.buffer.name}_rf", store.buffer, shape, scope)
-    _require_first_terms(at, b, s)
-    first = _partial_block(at, b, store, s, partial, axis, op)
-    nest = put(at.path[top:], first)
-    second = _combine(at, b, store, s, partial, axis, op, top)
-    after = replace(f, body=put(at.path[: top + 1], Alloc(partial, seq(nest, second))))
-    empty = _maybe_empty(at, b, s)
+    partial = new_buffer(place, f"{store.buffer.name}_rf", store.buffer, shape, scope)
+    _require_first_terms(place, b, s)
+    first = _partial_block(place, b, store, s, partial, axis, op)
+    nest = put(place.path[top:], first)
+    second = _combine(place, b, store, s, partial, axis, op, top)
+    after = replace(f, body=put(place.path[: top + 1], Alloc(partial, seq(nest, second))))
+    empty = _maybe_empty(place, b, s)
     start = None
     if empty is not None:
         after, start = decompose_reduction.run(after, first.name, empty)
     return after, Rfactor(first.name, Nest.of(second).loops, start)
 
 
-def _require_whole(at: Place, top: int, terms: set[Var]) -> None:
+def _require_whole(place: Place, top: int, terms: set[Var]) -> None:
     """Raise ScheduleError unless all loops of the sum are inside step `top` of the path, where the
     partial sums will be allocated, or if that is in a vectorized loop."""
-    lanes = [x.var.name for x in at.path[:top] if isinstance(x, For) and x.kind == "vectorized"]
+    lanes = [x.var.name for x in place.path[:top] if isinstance(x, For) and x.kind == "vectorized"]
     if lanes:
-        raise at.fail(
+        raise place.fail(
             f"the partial sums would be in loop {lanes[0]!r}, which is vectorized",
             "vectorize it afterwards",
         )
-    inside = {x.var for x in at.path[top:] if isinstance(x, For)}
+    inside = {x.var for x in place.path[top:] if isinstance(x, For)}
     outside = sorted(v.name for v in terms - inside)
     if outside:  # the partial sums, and the block's sum, would be reset in each iteration
-        raise at.fail(
+        raise place.fail(
             f"the sum also runs over {outside[0]!r}, around what is the block's alone",
             "rfactor before blockize",
         )
 
 
-def _maybe_empty(at: Place, b: Block, s: For) -> str | None:
+def _maybe_empty(place: Place, b: Block, s: For) -> str | None:
     """The outermost loop of the sum other than `s`, if one of these may have no iterations."""
     reduce = {v for i in b.iters if i.kind == "reduce" for v in free_vars(i.value)} - {s.var}
-    known = bounds_of(at.func, ())
+    bounds = bounds_of(place.func, ())
     loops = []
-    for x in (x for x in at.path if isinstance(x, For)):
+    for x in (x for x in place.path if isinstance(x, For)):
         if x.var in reduce:
-            loops.append((x.var.name, prove(binary("ge", x.extent, 1), known)))
-        known = known.with_loop(x.var, x.lo, x.extent)
+            loops.append((x.var.name, prove(binary("ge", x.extent, 1), bounds)))
+        bounds = bounds.with_loop(x.var, x.lo, x.extent)
     return None if all(runs for _, runs in loops) else loops[0][0]
 
 
-def _private(at: Place, buf: Buffer) -> int:
+def _private(place: Place, buf: Buffer) -> int:
     """The index in the path of the outermost statement that contains no other block. ScheduleError
     if a loop of the sum is outside it."""
-    b = at.stmt
-    top = len(at.path) - 1
-    for n in reversed(range(len(at.path))):
-        s = at.path[n]
-        others = [t for t in walk_stmt(s) if isinstance(t, Block) and t is not b]
-        if others or isinstance(s, Alloc) or (isinstance(s, If) and s.orelse is not None):
+    b = place.stmt
+    top = len(place.path) - 1
+    for n in reversed(range(len(place.path))):
+        s = place.path[n]
+        other_blocks = [t for t in walk_stmt(s) if isinstance(t, Block) and t is not b]
+        if other_blocks or isinstance(s, Alloc) or (isinstance(s, If) and s.orelse is not None):
             break
         if isinstance(s, For | If | Block):
             top = n
     reduce = {v for i in b.iters if i.kind == "reduce" for v in free_vars(i.value)}  # type: ignore[attr-defined]
-    for s in at.path[:top]:
+    for s in place.path[:top]:
         if isinstance(s, For) and s.var in reduce:
-            raise at.fail(
+            raise place.fail(
                 f"loop {s.var.name!r} of the sum has other blocks inside",
                 "decompose_reduction or compose_reduction, then try again",
             )
@@ -158,26 +158,26 @@ def _inserted(items: tuple[Expr, ...], axis: int, e: Expr) -> tuple[Expr, ...]:
     return (*items[:axis], e, *items[axis:])
 
 
-def _require_first_terms(at: Place, b: Block, s: For) -> None:
+def _require_first_terms(place: Place, b: Block, s: For) -> None:
     """Raise ScheduleError unless every partial sum has a first term, at which it is initialised."""
-    here = around_of(at.func, at.path)
+    around = around_of(place.func, place.path)
     reduce = {v for i in b.iters if i.kind == "reduce" for v in free_vars(i.value)} - {s.var}
     firsts = {v: const(0, v.dtype) for v in reduce}
-    known = bounds_of(at.func, ())
-    for x in here.loops:
-        known = known.with_loop(x.var, x.lo, x.extent)
+    bounds = bounds_of(place.func, ())
+    for x in around.loops:
+        bounds = bounds.with_loop(x.var, x.lo, x.extent)
         if x.var in reduce and int_value(x.lo) != 0:
-            raise at.fail(f"loop {x.var.name!r} does not begin at 0", "let it begin at 0")
-    for c in (c for cond in here.conds for c in conjuncts(cond)):
-        if reduce & set(free_vars(c)) and not prove(substitute(c, firsts), known):
-            raise at.fail(
+            raise place.fail(f"loop {x.var.name!r} does not begin at 0", "let it begin at 0")
+    for c in (c for cond in around.conds for c in conjuncts(cond)):
+        if reduce & set(free_vars(c)) and not prove(substitute(c, firsts), bounds):
+            raise place.fail(
                 "a partial sum may have no term: a condition holds its terms back",
                 "split the sum exactly",
             )
 
 
 def _partial_block(
-    at: Place, b: Block, store: Store, s: For, partial: Buffer, axis: int, op: str
+    place: Place, b: Block, store: Store, s: For, partial: Buffer, axis: int, op: str
 ) -> Block:
     """The block of the partial sums: the loop is a spatial axis of it."""
     mine = Var(f"v{s.var.name}", s.var.dtype)
@@ -185,7 +185,7 @@ def _partial_block(
     iters.append(BlockIter(mine, s.extent, "spatial", s.var))
     names: dict[Var, Expr] = {s.var: mine}
     values: dict[Var, Expr] = {}
-    loops = {x.var: x for x in at.path if isinstance(x, For)}
+    loops = {x.var: x for x in place.path if isinstance(x, For)}
     for i in (i for i in b.iters if i.kind == "reduce"):
         if s.var not in free_vars(i.value):
             iters.append(i)
@@ -201,10 +201,10 @@ def _partial_block(
     old = Load(partial, indices)
     value = substitute(_replaced_self(store, old), values)
     identity = neutral(UPDATES[op], partial.dtype)
-    name = at.name(f"{b.name}_rf")
+    name = place.name(f"{b.name}_rf")
     body = Store(partial, indices, value)
-    made = Block(name, tuple(iters), (), (), body, Store(partial, indices, identity), b.attrs)
-    return refreshed(made)
+    block = Block(name, tuple(iters), (), (), body, Store(partial, indices, identity), b.attrs)
+    return refreshed(block)
 
 
 def _replaced_self(store: Store, new: Expr) -> Expr:
@@ -223,7 +223,7 @@ def _replaced_self(store: Store, new: Expr) -> Expr:
 
 
 def _combine(
-    at: Place, b: Block, store: Store, s: For, partial: Buffer, axis: int, op: str, top: int
+    place: Place, b: Block, store: Store, s: For, partial: Buffer, axis: int, op: str, top: int
 ) -> Stmt:
     """The nest that adds up the partial sums, over the elements of the block."""
     names: dict[Var, Expr] = {}
@@ -239,17 +239,17 @@ def _combine(
     init = None if b.init is None else substitute_stmt(b.init, names)
     block = Block(b.name, tuple(iters), (), (), Store(store.buffer, indices, value), init, b.attrs)
     body: Stmt = refreshed(block)
-    used = {v for i in iters for v in free_vars(i.value)}
+    iter_vars = {v for i in iters for v in free_vars(i.value)}
     renamed: dict[Var, Expr] = {}
     reduce = {v for i in b.iters if i.kind == "reduce" for v in free_vars(i.value)}
     # the loop of the partial sums goes innermost, with the conditions that name it
-    chain = [x for x in at.path[top:-1] if isinstance(x, For)]
-    conds = [c for x in at.path[top:-1] if isinstance(x, If) for c in conjuncts(x.cond)]
-    kept = [c for c in conds if not (reduce - {s.var}) & set(free_vars(c))]
-    for c in reversed(kept):
+    chain = [x for x in place.path[top:-1] if isinstance(x, For)]
+    conds = [c for x in place.path[top:-1] if isinstance(x, If) for c in conjuncts(x.cond)]
+    element_conds = [c for c in conds if not (reduce - {s.var}) & set(free_vars(c))]
+    for c in reversed(element_conds):
         body = If(c, body)
     for x in reversed([*(x for x in chain if x is not s), s]):
-        if x.var in used:
-            renamed[x.var] = Var(at.name(x.var.name), x.var.dtype)
+        if x.var in iter_vars:
+            renamed[x.var] = Var(place.name(x.var.name), x.var.dtype)
             body = For(x.var, x.lo, x.extent, "serial", body, with_role(role_of(x)))
     return rename_loops(body, renamed)

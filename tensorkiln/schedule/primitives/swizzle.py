@@ -29,36 +29,36 @@ def swizzle(f: PrimFunc, buffer: str, vector: int = 1, period: int | None = None
     loops along a row must be within a vector. `storage_align` is the other way, which takes memory.
     """
     f = normal(f)
-    where = f"swizzle({buffer!r})"
-    found = copies_of(f, buffer, where, "cache_read with scope 'shared' makes a buffer to permute")
-    buf = found[0]
+    call = f"swizzle({buffer!r})"
+    copies = copies_of(f, buffer, call, "cache_read with scope 'shared' makes a buffer to permute")
+    buf = copies[0]
     if buf.scope != "shared":
         raise ScheduleError(
             f"{buffer!r} is {buf.scope}: only shared memory has banks",
-            where=where,
+            where=call,
             hint="cache_read or set_scope with 'shared'",
         )
     columns = int_value(buf.shape[-1]) if buf.shape else None
     if len(buf.shape) < 2 or columns is None:
         hint = "transform_layout to rows and columns"
-        raise ScheduleError(f"{buffer!r} has no rows", where=where, hint=hint)
+        raise ScheduleError(f"{buffer!r} has no rows", where=call, hint=hint)
     if not _is_power(vector) or columns % vector != 0:
         raise ScheduleError(
             f"vector={vector!r} for rows of {columns} elements",
-            where=where,
+            where=call,
             hint="a power of two that divides the row",
         )
     count = columns // vector
-    most = min(count & -count, max(1, _BANKS // (vector * buf.dtype.bytes)))
-    period = most if period is None else period
+    max_period = min(count & -count, max(1, _BANKS // (vector * buf.dtype.bytes)))
+    period = max_period if period is None else period
     if not _is_power(period) or period < 2 or count % period != 0:
         raise ScheduleError(
             f"period={period!r} for rows of {count} vectors",
-            where=where,
+            where=call,
             hint="a power of two from 2 on that divides them; storage_align pads other rows",
         )
-    for buf in found:
-        _require_lanes(f, buf, vector, where)
+    for buf in copies:
+        _require_lanes(f, buf, vector, call)
     names = [f"i{d}" for d in range(len(buf.shape))]
     row, column = names[-2:]
     moved = f"({column} // {vector} ^ ({row} & {period - 1})) * {vector} + {column} % {vector}"
@@ -67,14 +67,14 @@ def swizzle(f: PrimFunc, buffer: str, vector: int = 1, period: int | None = None
             f, buffer, f"{', '.join(names)} -> {', '.join(names[:-1])}, {moved}"
         )
     except ScheduleError as e:
-        raise ScheduleError(e.message, where=where, hint=e.hint) from None
+        raise ScheduleError(e.message, where=call, hint=e.hint) from None
 
 
 def _is_power(n: object) -> bool:
     return isinstance(n, int) and not isinstance(n, bool) and n > 0 and n & (n - 1) == 0
 
 
-def _require_lanes(f: PrimFunc, buf: Buffer, vector: int, where: str) -> None:
+def _require_lanes(f: PrimFunc, buf: Buffer, vector: int, call: str) -> None:
     """Raise ScheduleError if lanes of a vectorized loop would be torn apart."""
     for a in accesses(f.body):
         for loop in a.around.loops:
@@ -84,6 +84,6 @@ def _require_lanes(f: PrimFunc, buf: Buffer, vector: int, where: str) -> None:
                 if lanes == 0 or vector % lanes != 0:
                     raise ScheduleError(
                         f"the {lanes} lanes of loop {loop.var.name!r} would be torn apart",
-                        where=where,
+                        where=call,
                         hint=f"vector={lanes}, or another layout",
                     )

@@ -45,39 +45,41 @@ def blockize(f: PrimFunc, loop: str) -> tuple[PrimFunc, str]:
 
     The new block is named after the first one in it.
     """
-    at, s = open_loop(f, loop, "blockize")
+    place, s = open_loop(f, loop, "blockize")
     if s.kind in ("vectorized", "thread", "parallel"):
-        raise at.fail(f"the loop is {s.kind}", "blockize first, and mark loops outside the block")
+        raise place.fail(
+            f"the loop is {s.kind}", "blockize first, and mark loops outside the block"
+        )
     inner = [t for t in walk_stmt(s) if isinstance(t, Block)]
     if not inner:
-        raise at.fail("nothing happens in the loop", "name a loop around a block")
-    block = wrapped(at, s, f"{inner[0].name}_o", Attrs())
-    return at.close(block), block.name
+        raise place.fail("nothing happens in the loop", "name a loop around a block")
+    block = wrapped(place, s, f"{inner[0].name}_o", Attrs())
+    return place.close(block), block.name
 
 
-def wrapped(at: Place, s: Stmt, name: str, attrs: Attrs) -> Block:
+def wrapped(place: Place, s: Stmt, name: str, attrs: Attrs) -> Block:
     """A block with body `s`, and an iteration variable for each variable bound around the place
     that `s` uses."""
-    used = {v for t in walk_stmt(s) for e in stmt_exprs(t) for v in free_vars(e)}
+    body_vars = {v for t in walk_stmt(s) for e in stmt_exprs(t) for v in free_vars(e)}
     iters: list[BlockIter] = []
     values: dict[Var, Expr] = {}
-    for x in at.path[:-1]:
-        if isinstance(x, For) and x.var in used:
-            mine, kind = Var(f"v{x.var.name}", x.var.dtype), _kind(at.stmt, x.var)
-            if prove(binary("ge", x.lo, 0), at.bounds):
-                extent = simplify(x.lo + x.extent, at.bounds)
+    for x in place.path[:-1]:
+        if isinstance(x, For) and x.var in body_vars:
+            mine, kind = Var(f"v{x.var.name}", x.var.dtype), _kind(place.stmt, x.var)
+            if prove(binary("ge", x.lo, 0), place.bounds):
+                extent = simplify(x.lo + x.extent, place.bounds)
                 iters.append(BlockIter(mine, extent, kind, x.var))
                 values[x.var] = mine
             else:
                 iters.append(BlockIter(mine, x.extent, kind, simplify(x.var - x.lo)))
                 values[x.var] = mine + x.lo
         elif isinstance(x, Block):
-            for i in (i for i in x.iters if i.var in used):
+            for i in (i for i in x.iters if i.var in body_vars):
                 mine = Var(i.var.name, i.var.dtype)
                 iters.append(BlockIter(mine, i.extent, i.kind, i.var))
                 values[i.var] = mine
     body = substitute_loops(s, values)
-    return refreshed(Block(at.name(name), tuple(iters), (), (), body, None, attrs))
+    return refreshed(Block(place.name(name), tuple(iters), (), (), body, None, attrs))
 
 
 def _kind(s: Stmt, var: Var) -> str:
@@ -106,115 +108,117 @@ def tensorize(f: PrimFunc, name: str, instruction: str | Instruction) -> tuple[P
     `instruction` is the name of one in `schedule.intrin`, or an Instruction. Its template must
     match the loop or block, up to names and the positions of the operands in their buffers.
     """
-    at = open_at(f, name, "tensorize")
-    found = _instruction(instruction, at)
-    at.what = f"tensorize({name!r}, {found.name!r})"
-    for s in at.path[:-1]:
+    place = open_at(f, name, "tensorize")
+    definition = _instruction(instruction, place)
+    place.what = f"tensorize({name!r}, {definition.name!r})"
+    for s in place.path[:-1]:
         if isinstance(s, For) and s.kind == "vectorized":
-            raise at.fail(f"{s.var.name!r} around it is vectorized", "an instruction has lanes")
+            raise place.fail(f"{s.var.name!r} around it is vectorized", "an instruction has lanes")
     try:
-        here, template = plain(at.stmt), plain(found.template.body)
+        statement, template = plain(place.stmt), plain(definition.template.body)
     except ValueError as e:
-        raise at.fail(f"block {e.args[0]!r} has an init", "decompose_reduction first") from None
-    match = TemplateMatch(at.bounds, outer=found.template.scalars)
+        raise place.fail(f"block {e.args[0]!r} has an init", "decompose_reduction first") from None
+    match = TemplateMatch(place.bounds, outer=definition.template.scalars)
     try:
-        match.stmt(template, here, found.template.name)
+        match.stmt(template, statement, definition.template.name)
     except Mismatch as e:
         hint = "split and reorder the loops until they are those of the template"
-        raise at.fail(str(e), hint) from None
-    _require_apart(at, found, match)
-    _require_memory(at, found, match)
-    _require_participants(at, found)
-    body = _instantiate(at, found, match)
-    block = wrapped(at, body, found.name, Attrs.of(instruction=found.name))
-    return at.close(block), block.name
+        raise place.fail(str(e), hint) from None
+    _require_apart(place, definition, match)
+    _require_memory(place, definition, match)
+    _require_participants(place, definition)
+    body = _instantiate(place, definition, match)
+    block = wrapped(place, body, definition.name, Attrs.of(instruction=definition.name))
+    return place.close(block), block.name
 
 
-def _instruction(given: str | Instruction, at: Place) -> Instruction:
+def _instruction(choice: str | Instruction, place: Place) -> Instruction:
     from tensorkiln.schedule.intrin import EXAMPLES, INSTRUCTIONS, instruction
 
-    if isinstance(given, Instruction):
-        return given
-    found = instruction(given) if isinstance(given, str) else None
-    if found is None:
-        known = (*INSTRUCTIONS, *EXAMPLES)
-        hint = nearest(str(given), known) or f"there are {', '.join(known)}"
-        raise at.fail(f"no instruction {given!r}", hint)
-    return found
+    if isinstance(choice, Instruction):
+        return choice
+    definition = instruction(choice) if isinstance(choice, str) else None
+    if definition is None:
+        names = (*INSTRUCTIONS, *EXAMPLES)
+        hint = nearest(str(choice), names) or f"there are {', '.join(names)}"
+        raise place.fail(f"no instruction {choice!r}", hint)
+    return definition
 
 
-def _require_apart(at: Place, found: Instruction, match: TemplateMatch) -> None:
+def _require_apart(place: Place, instruction: Instruction, match: TemplateMatch) -> None:
     """Raise ScheduleError if a buffer that the instruction writes may share memory with another of
     its operands."""
-    written = {t.buffer for t in walk_stmt(found.template.body) if isinstance(t, Store)}
+    written = {t.buffer for t in walk_stmt(instruction.template.body) if isinstance(t, Store)}
     for p in written:
-        for q, other in match.buffers.items():
-            if p is not q and same_memory(at.func, match.buffers[p].buffer, other.buffer):
-                raise at.fail(
-                    f"{p.name!r} and {q.name!r} of {found.name!r} are one buffer, "
-                    f"{other.buffer.name!r}",
+        for q, binding in match.buffers.items():
+            if p is not q and same_memory(place.func, match.buffers[p].buffer, binding.buffer):
+                raise place.fail(
+                    f"{p.name!r} and {q.name!r} of {instruction.name!r} are one buffer, "
+                    f"{binding.buffer.name!r}",
                     "an instruction needs its result apart from its operands: cache_write",
                 )
 
 
-def _require_memory(at: Place, found: Instruction, match: TemplateMatch) -> None:
+def _require_memory(place: Place, instruction: Instruction, match: TemplateMatch) -> None:
     """Raise ScheduleError if an operand is not in the memory that the instruction works on."""
-    for k, scopes in found.memory.items():
-        p = found.template.buffers[k]
-        bound = match.buffers.get(p)
-        if bound is not None and bound.buffer.scope not in scopes:
+    for k, scopes in instruction.memory.items():
+        p = instruction.template.buffers[k]
+        binding = match.buffers.get(p)
+        if binding is not None and binding.buffer.scope not in scopes:
             listed = " or ".join(scopes)
-            raise at.fail(
-                f"{p.name!r} of {found.name!r} is in {listed} memory, {bound.buffer.name!r} is "
-                f"{bound.buffer.scope}",
+            raise place.fail(
+                f"{p.name!r} of {instruction.name!r} is in {listed} memory, "
+                f"{binding.buffer.name!r} is {binding.buffer.scope}",
                 f"cache_read, cache_write or set_scope put it into {scopes[0]} memory",
             )
 
 
-def _require_participants(at: Place, found: Instruction) -> None:
+def _require_participants(place: Place, instruction: Instruction) -> None:
     """Raise ScheduleError for an instruction of several threads at a place that not all reach."""
-    if found.participants == THREAD:
+    if instruction.participants == THREAD:
         return
-    for s in at.path[:-1]:
+    for s in place.path[:-1]:
         if isinstance(s, For) and s.attrs.get("thread") in THREAD_INDICES:
-            raise at.fail(
-                f"{found.name!r} is of {found.threads} threads together, and loop {s.var.name!r} "
-                f"around it is over {s.attrs['thread']}",
+            raise place.fail(
+                f"{instruction.name!r} is of {instruction.threads} threads together, and loop "
+                f"{s.var.name!r} around it is over {s.attrs['thread']}",
                 "the instruction binds threadIdx.x itself: place it outside of that loop",
             )
         if isinstance(s, For) and s.kind == "parallel":
-            raise at.fail(f"{s.var.name!r} around it is parallel", "bind it to blockIdx.x")
-    if not any(isinstance(s, For) and s.kind == "thread" for s in at.path[:-1]):
-        raise at.fail("no loop around it is over blockIdx", 'bind an outer loop to "blockIdx.x"')
+            raise place.fail(f"{s.var.name!r} around it is parallel", "bind it to blockIdx.x")
+    if not any(isinstance(s, For) and s.kind == "thread" for s in place.path[:-1]):
+        raise place.fail("no loop around it is over blockIdx", 'bind an outer loop to "blockIdx.x"')
 
 
-def _instantiate(at: Place, found: Instruction, match: TemplateMatch) -> Stmt:
+def _instantiate(target: Place, instruction: Instruction, match: TemplateMatch) -> Stmt:
     """The implementation with its parameters replaced by what the template's are bound to."""
     buffers: dict[Buffer, Bound] = {}
-    for p, q in zip(found.template.buffers, found.implementation.buffers, strict=True):
+    for p, q in zip(instruction.template.buffers, instruction.implementation.buffers, strict=True):
         if p in match.buffers:
             buffers[q] = match.buffers[p]
     scalars = {
         q: match.scalars[p]
-        for p, q in zip(found.template.scalars, found.implementation.scalars, strict=True)
+        for p, q in zip(
+            instruction.template.scalars, instruction.implementation.scalars, strict=True
+        )
         if p in match.scalars
     }
-    body = renewed(plain(found.implementation.body), at.name)
+    body = renewed(plain(instruction.implementation.body), target.name)
     inner = {t.buffer for t in walk_stmt(body) if isinstance(t, Alloc)}
 
     def place(buf: Buffer, indices: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
         if buf in inner:
             return buf, indices
         if buf not in buffers:
-            raise at.fail(
-                f"the template of {found.name!r} does not use {buf.name!r}",
+            raise target.fail(
+                f"the template of {instruction.name!r} does not use {buf.name!r}",
                 "every parameter of the implementation must be in the template",
             )
-        bound = buffers[buf]
-        out = list(bound.base)
-        for d, e in zip(bound.dims, indices, strict=True):
+        binding = buffers[buf]
+        out = list(binding.base)
+        for d, e in zip(binding.dims, indices, strict=True):
             out[d] = _plus(out[d], e)
-        return bound.buffer, tuple(out)
+        return binding.buffer, tuple(out)
 
     def expr(e: Expr) -> Expr:
         e = map_children(e, expr)

@@ -35,10 +35,10 @@ class TraceStep:
         parts = ["f", *map(_text, self.args), *(f"{k}={_text(v)}" for k, v in self.options)]
         return f"f = {self.primitive}({', '.join(parts)})"
 
-    def apply(self, f: PrimFunc, **more: Any) -> tuple[PrimFunc, Any]:
-        """(`f` after this step, what the primitive made); `more` are further options. Raises
+    def apply(self, f: PrimFunc, **extra_options: Any) -> tuple[PrimFunc, Any]:
+        """(`f` after this step, what the primitive made); `extra_options` are further ones. Raises
         ScheduleError."""
-        options = {**dict(self.options), **more}
+        options = {**dict(self.options), **extra_options}
         self._bind(options)
         primitive = PRIMITIVES[self.primitive]
         if isinstance(primitive, Primitive):
@@ -88,10 +88,10 @@ class Schedule:
 
     def apply(self, step: TraceStep) -> Any:
         """Apply one step, append it to the trace, and return what the primitive made."""
-        more = {} if self.check or not _checks(PRIMITIVES[step.primitive]) else {"check": False}
-        self.func, made = step.apply(self.func, **more)
+        option = {} if self.check or not _checks(PRIMITIVES[step.primitive]) else {"check": False}
+        self.func, new_names = step.apply(self.func, **option)
         self.trace.append(step)
-        return made
+        return new_names
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name in _LOOKS:
@@ -194,11 +194,11 @@ def _text(value: Literal) -> str:
 @cache
 def _method_signature(function: Callable[..., PrimFunc]) -> inspect.Signature:
     """A primitive's signature, as a method that returns what was made."""
-    signature, made = inspect.signature(function), None
+    signature, return_type = inspect.signature(function), None
     if isinstance(function, Primitive):
-        made = get_args(get_type_hints(function.run)["return"])[1]
+        return_type = get_args(get_type_hints(function.run)["return"])[1]
     parameters = [p for k, p in signature.parameters.items() if k != "f"]
-    return signature.replace(parameters=parameters, return_annotation=made)
+    return signature.replace(parameters=parameters, return_annotation=return_type)
 
 
 @cache

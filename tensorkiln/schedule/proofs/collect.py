@@ -50,9 +50,9 @@ class Collector:
                         self.text.param_facts.append(f"{first} <= {p}")
                         if count is not None:
                             self.text.param_facts.append(f"{p} < {first} + {count}")
-                case If(cond, then):
-                    known, _ = self.text.known_part(cond, then is inner)
-                    self.text.param_facts += known
+                case If(cond, then_body):
+                    facts, _ = self.text.known_part(cond, then_body is inner)
+                    self.text.param_facts += facts
                 case Block(_, iters):
                     for i in iters:
                         self.text.env[i.var] = self.text.maybe(i.value) or self.text.param(i.var)
@@ -74,10 +74,10 @@ class Collector:
                 self.loop(s, time)
             case Block():
                 self.in_block(s, time)
-            case If(cond, then, orelse):
+            case If(cond, then_body, orelse):
                 self.reads("if", (cond,), (*time, 0))
                 with self.when(cond, True):
-                    self.walk(then, (*time, 1))
+                    self.walk(then_body, (*time, 1))
                 if orelse is not None:
                     with self.when(cond, False):
                         self.walk(orelse, (*time, 2))
@@ -104,9 +104,9 @@ class Collector:
     @contextmanager
     def when(self, cond: Expr, truth: bool) -> Iterator[None]:
         """Steps inside run only where `cond` is `truth`."""
-        known, exact = self.text.known_part(cond, truth)
+        facts, exact = self.text.known_part(cond, truth)
         domain, opaque = self.domain, self.opaque
-        self.domain = domain + known
+        self.domain = domain + facts
         if not exact:
             self.opaque = [*opaque, (self.place(), truth)]
         yield
@@ -232,7 +232,7 @@ class Collector:
             values = tuple(self.text.env[i.var] for i in s.iters if i.kind != "opaque")
             order = f"order of {_origin(s)}"
             owners = {a.own: None for a in step.accesses if a.update}
-            step.accesses += [StepAccess(order, True, values, own=own) for own in owners]
+            step.accesses += [StepAccess(order, True, values, own=owner) for owner in owners]
 
     def step(self, name: str, title: str, time: Time, block: Block | None) -> ProgramStep:
         """Append a new step, without accesses yet."""
@@ -242,18 +242,18 @@ class Collector:
             # the iteration of a while loop is part of an instance's identity
             dims = [t.dim for t in time if isinstance(t, Loop) and t.name == "while"]
             identity = (*identity, *dims)
-        made = ProgramStep(name, title, time, tuple(self.domain), tuple(self.opaque), identity)
-        self.steps.append(made)
-        return made
+        new_step = ProgramStep(name, title, time, tuple(self.domain), tuple(self.opaque), identity)
+        self.steps.append(new_step)
+        return new_step
 
-    def reads(self, what: str, exprs: Iterable[Expr], time: Time) -> None:
+    def reads(self, label: str, exprs: Iterable[Expr], time: Time) -> None:
         """Append a step for the memory that control flow reads, if it reads any."""
         exprs = [e for e in exprs if any(isinstance(x, Load | CallExtern) for x in walk(e))]
         if not exprs:
             return
         owner = self.block
         self.parts += 1
-        name = what if owner is None else f"{what} of {_origin(owner)}"
+        name = label if owner is None else f"{label} of {_origin(owner)}"
         touch = Touched(self.memory, self.step(f"{name} #{self.parts}", name, time, owner))
         for e in exprs:
             touch.expr(e)

@@ -40,23 +40,23 @@ class InstanceFamily:
 
 
 def families(
-    what: str, sets: Sets, old: list[ProgramStep], new: list[ProgramStep]
+    call: str, sets: Sets, old: list[ProgramStep], new: list[ProgramStep]
 ) -> dict[str, InstanceFamily]:
     """Match steps by name. Raises ScheduleError if a step does not run the same instances before
     and after, or this cannot be proved."""
-    found: dict[str, InstanceFamily] = {}
+    by_name: dict[str, InstanceFamily] = {}
     for name in dict.fromkeys(s.name for s in (*old, *new)):
         before = tuple(s for s in old if s.name == name)
         after = tuple(s for s in new if s.name == name)
         if not before or not after:
-            gone = (before or after)[0].title
-            text = f"{gone!r} would {'not run any more' if before else 'be new'}"
-            raise ScheduleError(text, where=what)
+            title = (before or after)[0].title
+            text = f"{title!r} would {'not run any more' if before else 'be new'}"
+            raise ScheduleError(text, where=call)
         if _same_loops(before, after):
-            found[name] = InstanceFamily(before, after, True)
+            by_name[name] = InstanceFamily(before, after, True)
             continue
-        found[name] = _by_value(what, sets, before, after)
-    return found
+        by_name[name] = _by_value(call, sets, before, after)
+    return by_name
 
 
 def _same_loops(before: tuple[ProgramStep, ...], after: tuple[ProgramStep, ...]) -> bool:
@@ -75,7 +75,7 @@ def _same_loops(before: tuple[ProgramStep, ...], after: tuple[ProgramStep, ...])
 
 
 def _by_value(
-    what: str, sets: Sets, before: tuple[ProgramStep, ...], after: tuple[ProgramStep, ...]
+    call: str, sets: Sets, before: tuple[ProgramStep, ...], after: tuple[ProgramStep, ...]
 ) -> InstanceFamily:
     """Match instances by the values of their iteration variables."""
     title = before[0].title
@@ -83,17 +83,17 @@ def _by_value(
         if s.identity is None or any(v is None for v in s.identity):
             text = f"cannot prove that {title!r} runs for the same iterations"
             hint = "its iteration variables are to be sums, quotients and remainders of loops"
-            raise ScheduleError(text, where=what, hint=hint)
+            raise ScheduleError(text, where=call, hint=hint)
     opaque = {tuple(map(str, s.opaque)) for s in (*before, *after)}
     if len(opaque) > 1:
         text = f"cannot prove that {title!r} runs under the same conditions"
-        raise ScheduleError(text, where=what, hint="a condition on it depends on memory")
+        raise ScheduleError(text, where=call, hint="a condition on it depends on memory")
     if not _one_set(sets, before, after):
-        raise ScheduleError(f"{title!r} would not run for the same iterations", where=what)
+        raise ScheduleError(f"{title!r} would not run for the same iterations", where=call)
     repeats = _run_twice(sets, after)
     if repeats and not _repeatable(sets, before):
         text = f"{title!r} would run more than once for the same iteration"
-        raise ScheduleError(text, where=what, hint="it updates what it writes")
+        raise ScheduleError(text, where=call, hint="it updates what it writes")
     becomes = tuple(tuple(b for b in after if _share(sets, a, b)) for a in before)
     return InstanceFamily(before, after, False, repeats, becomes)
 
@@ -122,8 +122,8 @@ def _values(sets: Sets, steps: tuple[ProgramStep, ...]) -> Any:
         assert s.identity is not None
         z = [f"z{k}" for k in range(len(s.identity))]
         fixed = [f"{n} = {at(v, 'x')}" for n, v in zip(z, s.identity, strict=True) if v]
-        one = sets.make(z, domain(s, "x") + fixed, dims(s, "x"))
-        union = one if union is None else sets.limited(union.union, one)
+        step_values = sets.make(z, domain(s, "x") + fixed, dims(s, "x"))
+        union = step_values if union is None else sets.limited(union.union, step_values)
     return union
 
 

@@ -47,9 +47,9 @@ from tensorkiln.schedule.tree.errors import ScheduleError
 from tensorkiln.schedule.tree.program import dims_of
 
 
-def require_order(before: PrimFunc, after: PrimFunc, what: str) -> None:
+def require_order(before: PrimFunc, after: PrimFunc, call: str) -> None:
     """Raise ScheduleError unless `after` runs the instances of `before` and preserves their
-    dependences, or if the proof takes too long. `what`: the primitive, for the message."""
+    dependences, or if the proof takes too long. `call`: the primitive, for the message."""
     paths = change(before.body, after.body)
     if paths is None:
         return
@@ -64,20 +64,20 @@ def require_order(before: PrimFunc, after: PrimFunc, what: str) -> None:
     new.memory.views, new.whiles = dict(old.memory.views), old.whiles
     old.walk(paths[0][-1])
     new.walk(paths[1][-1])
-    check = _Check(what, text, old.steps, new.steps)
+    check = _Check(call, text, old.steps, new.steps)
     try:
         check.run()
     except GaveUp:
         raise ScheduleError(
             "cannot prove that every dependence keeps its order: the proof takes too long",
-            where=what,
+            where=call,
             hint="apply it before the loops are cut further",
         ) from None
 
 
 class _Check:
-    def __init__(self, what: str, text: AffineText, old: list[ProgramStep], new: list[ProgramStep]):
-        self.what, self.text, self.old, self.new = what, text, old, new
+    def __init__(self, call: str, text: AffineText, old: list[ProgramStep], new: list[ProgramStep]):
+        self.what, self.text, self.old, self.new = call, text, old, new
         self.sets = Sets(list(text.params.values()), text.param_facts)
 
     def run(self) -> None:
@@ -115,9 +115,9 @@ class _Check:
         cases: list[str] = []
         exists: list[str] = []
         for pair in pairs:
-            case, more = self.case(pair, fa, fb, x2, y2)
+            case, case_vars = self.case(pair, fa, fb, x2, y2)
             cases += case
-            exists += [e for e in more if e not in exists]
+            exists += [e for e in case_vars if e not in exists]
         if not cases:
             return
         if not self.sets.empty(self.sets.make(coordinates, [*conds, any_of(cases)], exists)):
@@ -177,10 +177,10 @@ class _Check:
         have = None
         for a2 in fa.after(p.a):
             m2 = a2.accesses[p.a.accesses.index(p.m)]
-            found = [*domain(a2, "u"), *fa.equal(p.a, "x", a2, "u")]
-            found += [any_of(earlier(a2, "u", p.b2, "w")), *same_copy(m2, "u", p.n2, "w")]
-            one = self.sets.make(coordinates, found, dims(a2, "u"))
-            have = one if have is None else self.sets.limited(have.union, one)
+            writer_conds = [*domain(a2, "u"), *fa.equal(p.a, "x", a2, "u")]
+            writer_conds += [any_of(earlier(a2, "u", p.b2, "w")), *same_copy(m2, "u", p.n2, "w")]
+            writer_set = self.sets.make(coordinates, writer_conds, dims(a2, "u"))
+            have = writer_set if have is None else self.sets.limited(have.union, writer_set)
         if have is None or not self.sets.within(need, have):
             raise ScheduleError(
                 f"{p.b.title!r} would read {_name(p.n)} before {p.a.title!r} has written all of it",
@@ -191,11 +191,11 @@ class _Check:
     def apart(self, p: Pair, fa: InstanceFamily, fb: InstanceFamily) -> None:
         """Raise ScheduleError if two instances that had a copy of a buffer each would share one."""
         coordinates, conds, x2, y2 = self.instances(p, fa, fb)
-        own = same_copy(p.m, "x", p.n, "y")
-        if not own:
+        copy_conds = same_copy(p.m, "x", p.n, "y")
+        if not copy_conds:
             return
         cell, exists = same_cell(replace(p.m, own=()), "x", replace(p.n, own=()), "y")
-        conds += [*cell, *same_copy(p.m2, x2, p.n2, y2), f"not ({' and '.join(own)})"]
+        conds += [*cell, *same_copy(p.m2, x2, p.n2, y2), f"not ({' and '.join(copy_conds)})"]
         if not self.sets.empty(self.sets.make(coordinates, conds, exists)):
             raise ScheduleError(
                 f"iterations that have a {_name(p.m)} each would share one",
@@ -212,9 +212,9 @@ class _Check:
             cells = [f"c{k}" for k, i in enumerate(p.m.index) if i is not None]
             fixed = [f"c{k} = {at(i, 'x')}" for k, i in enumerate(p.m.index) if i is not None]
             names = [*coordinates, *cells]
-            found = self.sets.make(names, [*conds, any_of(case), *fixed], exists)
-            if not self.sets.empty(found):
-                values = self.sets.sample(found, names)
+            violations = self.sets.make(names, [*conds, any_of(case), *fixed], exists)
+            if not self.sets.empty(violations):
+                values = self.sets.sample(violations, names)
                 raise describe(self.what, p, values, x2, y2, self.parameters(values))
         raise AssertionError("a union of empty sets is empty")
 
@@ -241,7 +241,7 @@ def _conflict(m: StepAccess, n: StepAccess) -> bool:
 
 
 def _pairs(a: ProgramStep, b: ProgramStep, a2: ProgramStep, b2: ProgramStep) -> list[Pair]:
-    seen: set[tuple[object, ...]] = set()
+    keys: set[tuple[object, ...]] = set()
     out = []
     for k, m in enumerate(a.accesses):
         for j, n in enumerate(b.accesses):
@@ -250,8 +250,8 @@ def _pairs(a: ProgramStep, b: ProgramStep, a2: ProgramStep, b2: ProgramStep) -> 
             m2 = a2.accesses[k] if k < len(a2.accesses) else m
             n2 = b2.accesses[j] if j < len(b2.accesses) else n
             key = (m.buffer, m.index, m.conds, n.index, n.conds, m.write and not n.write, m.update)
-            if key not in seen:
-                seen.add(key)
+            if key not in keys:
+                keys.add(key)
                 out.append(Pair(a, m, b, n, a2, m2, b2, n2))
     return out
 

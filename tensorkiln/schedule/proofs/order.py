@@ -116,9 +116,9 @@ def reordered(
         equal = {v.dim for v in loops[:k]}
         for n, m in enumerate(after):
             if m.dim not in equal:
-                same = sorted(equal | {v.dim for v in after[:n]})
+                equal_dims = sorted(equal | {v.dim for v in after[:n]})
                 i, j = at(m.dim, "x"), at(m.dim, "y")
-                ends = [f"{at(d, 'x')} = {at(d, 'y')}" for d in same]
+                ends = [f"{at(d, 'x')} = {at(d, 'y')}" for d in equal_dims]
                 ends.append(f"{at(first.dim, 'x')} < {at(first.dim, 'y')}")
                 if not m.ordered:
                     cases.append(" and ".join([*ends, f"{i} != {j}"]))

@@ -70,8 +70,8 @@ class Memory:
         target, anywhere = self.source(b)
         if anywhere:
             index = (None,) * len(target.shape)
-        own = self.made.get(target, ())
-        return StepAccess(target, write, index, conds, exists, update, own, target)
+        owners = self.made.get(target, ())
+        return StepAccess(target, write, index, conds, exists, update, owners, target)
 
 
 class Touched:
@@ -91,12 +91,12 @@ class Touched:
             case Store(buf, indices, value):
                 for e in indices:
                     self.expr(e)
-                found = update_term(s)
-                if found is None:
+                update = update_term(s)
+                if update is None:
                     self.expr(value)
                 else:
-                    self.expr(found[1])
-                self.touch(buf, True, indices, "" if found is None else found[0])
+                    self.expr(update[1])
+                self.touch(buf, True, indices, "" if update is None else update[0])
                 return
             case Alloc(buffer):
                 self.local.add(buffer)
@@ -109,9 +109,9 @@ class Touched:
                 text.env[var] = text.maybe(value) if var.dtype.is_int else None
                 self.stmt(body)
                 return
-            case If(cond, then, orelse):
+            case If(cond, then_body, orelse):
                 self.expr(cond)
-                self.guarded(cond, True, then)
+                self.guarded(cond, True, then_body)
                 if orelse is not None:
                     self.guarded(cond, False, orelse)
                 return
@@ -165,13 +165,13 @@ class Touched:
                 conds.append(f"0 <= {lane} < {e.lanes}")
                 texts.append(f"({base} + {stride} * {lane})")
                 continue
-            found = self.memory.text.maybe(e) if e.dtype.lanes == 1 else None
-            bounds = self.bounds(e) if found is None else None
+            index_text = self.memory.text.maybe(e) if e.dtype.lanes == 1 else None
+            bounds = self.bounds(e) if index_text is None else None
             if bounds is not None:
-                found = self.memory.text.fresh()
-                exists.append(found)
-                conds.append(f"{bounds[0]} <= {found} <= {bounds[1]}")
-            texts.append(found)
+                index_text = self.memory.text.fresh()
+                exists.append(index_text)
+                conds.append(f"{bounds[0]} <= {index_text} <= {bounds[1]}")
+            texts.append(index_text)
         self.put(b, write, tuple(texts), (*conds,), update, tuple(exists))
 
     def bounds(self, e: Expr) -> tuple[str, str] | None:
@@ -194,6 +194,6 @@ class Touched:
         """Append an access, unless it is listed already or the code allocates the buffer itself."""
         if b in self.local:
             return
-        made = self.memory.access(b, write, index, (*self.conds, *conds), exists, update)
-        if made not in self.into.accesses:
-            self.into.accesses.append(made)
+        access = self.memory.access(b, write, index, (*self.conds, *conds), exists, update)
+        if access not in self.into.accesses:
+            self.into.accesses.append(access)

@@ -11,7 +11,7 @@ Values = dict[str, int]
 
 
 def describe(
-    what: str, p: Pair, values: Values, x2: str, y2: str, parameters: Values
+    call: str, p: Pair, values: Values, x2: str, y2: str, parameters: Values
 ) -> ScheduleError:
     """The error for two dependent instances that lose their order. `values`: their coordinates;
     x2, y2: their letters after the transformation; `parameters`: values to be shown."""
@@ -32,8 +32,8 @@ def describe(
     at_once = _at_once(p.a2, x2, p.b2, y2, values)
     after = "both may run at once" if at_once else "the order would be the other way"
     sizes = ", ".join(f"{k} = {v}" for k, v in parameters.items())
-    given = f" (for {sizes})" if sizes else ""
-    return ScheduleError(f"{text}{given}{reason}; {after}", where=what, hint=_hint(p, values))
+    sizes_text = f" (for {sizes})" if sizes else ""
+    return ScheduleError(f"{text}{sizes_text}{reason}; {after}", where=call, hint=_hint(p, values))
 
 
 def _verb(m: StepAccess, active: bool = False) -> str:

@@ -60,11 +60,11 @@ class Around:
             case For():
                 new = replace(s, lo=self.expr(s.lo), extent=self.expr(s.extent))
                 return replace(self, loops=(*self.loops, new))
-            case If(cond, then, _):
+            case If(cond, then_body, _):
                 cond = self.expr(cond)
-                held = cond if child is then else unary("not", cond)
+                branch_cond = cond if child is then_body else unary("not", cond)
                 branches = (*self.branches, s)
-                return replace(self, conds=(*self.conds, held), branches=branches)
+                return replace(self, conds=(*self.conds, branch_cond), branches=branches)
             case While(cond, _):
                 return replace(self, conds=(*self.conds, self.expr(cond)))
             case Let(var, value, _):
@@ -100,11 +100,11 @@ def first_terms(b: Block, inside: Around) -> list[Expr]:
     return [binary("eq", inside.expr(i.var), const(0, i.var.dtype)) for i in reduce]
 
 
-def loop_bounds(loops: Sequence[For], known: Bounds) -> Bounds:
+def loop_bounds(loops: Sequence[For], bounds: Bounds) -> Bounds:
     """Ranges of loop variables, outermost first."""
     for loop in loops:
-        known = known.with_loop(loop.var, loop.lo, loop.extent)
-    return known
+        bounds = bounds.with_loop(loop.var, loop.lo, loop.extent)
+    return bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def accesses(s: Stmt, around: Around = NOWHERE) -> list[Access]:
     """
     views: dict[Buffer, Buffer] = {}
     out: list[Access] = []
-    for t, here in walk_around(s, around):
+    for t, context in walk_around(s, around):
         if isinstance(t, MatchBuffer):
             views[t.buffer] = views.get(t.source, t.source)
         if isinstance(t, Block):
@@ -149,32 +149,32 @@ def accesses(s: Stmt, around: Around = NOWHERE) -> list[Access]:
         else:
             exprs = stmt_exprs(t)
         for e in exprs:
-            out += _reads(e, here, views)
+            out += _reads(e, context, views)
         if isinstance(t, Store):
-            out.append(_access(t.buffer, t.indices, True, here, views))
+            out.append(_access(t.buffer, t.indices, True, context, views))
     return out
 
 
-def _reads(e: Expr, here: Around, views: Mapping[Buffer, Buffer]) -> Iterator[Access]:
+def _reads(e: Expr, around: Around, views: Mapping[Buffer, Buffer]) -> Iterator[Access]:
     for x in walk(e):
         if isinstance(x, Load):
-            yield _access(x.buffer, x.indices, False, here, views)
+            yield _access(x.buffer, x.indices, False, around, views)
         elif isinstance(x, AddressOf):
             source = views.get(x.buffer, x.buffer)
-            yield Access(source, None, False, here)
-            yield Access(source, None, True, here)
+            yield Access(source, None, False, around)
+            yield Access(source, None, True, around)
 
 
 def _access(
     buf: Buffer,
     indices: tuple[Expr, ...],
     write: bool,
-    here: Around,
+    around: Around,
     views: Mapping[Buffer, Buffer],
 ) -> Access:
     if buf in views:
-        return Access(views[buf], None, write, here)
-    return Access(buf, tuple(map(here.expr, indices)), write, here)
+        return Access(views[buf], None, write, around)
+    return Access(buf, tuple(map(around.expr, indices)), write, around)
 
 
 # ---- boxes -----------------------------------------------------------------------------------
@@ -195,11 +195,11 @@ class Box:
         return tuple(extent for _, extent in self.ranges)
 
 
-def box_of(access: Access, fixed: int = 0, held: int = 0) -> Box:
+def box_of(access: Access, fixed: int = 0, cond_count: int = 0) -> Box:
     """The box of one access in one iteration of its outermost `fixed` loops, over all iterations of
     the others.
 
-    The outermost `held` conditions around it are known to hold.
+    The outermost `cond_count` conditions around it are known to hold.
     """
     buf, around = access.buffer, access.around
     if access.indices is None:
@@ -215,12 +215,12 @@ def box_of(access: Access, fixed: int = 0, held: int = 0) -> Box:
         if first is None or last is None:
             return whole(buf)
         ends[loop.var] = (first[0], last[1])
-    found = [
+    spans = [
         _range(e, extent, ends, bounds, around.loops[:fixed])
         for e, extent in zip(access.indices, buf.shape, strict=True)
     ]
-    ranges = tuple((lo, extent) for lo, extent, _ in found)
-    exact = len(around.conds) <= held and all(sharp for _, _, sharp in found)
+    ranges = tuple((lo, extent) for lo, extent, _ in spans)
+    exact = len(around.conds) <= cond_count and all(sharp for _, _, sharp in spans)
     exact = exact and _is_exact(access, moving, bounds)
     return Box(buf, ranges, exact)
 
@@ -236,17 +236,17 @@ def _range(
     """(first, extent, whether the extent is exact and not only an upper bound) of the indices `e`
     in a dimension of `size` elements. `fixed`: the loops that do not run."""
     everything = (const(0), size, False)
-    found = _ends(e if e.dtype.lanes > 1 else simplify(e, bounds), ends, bounds)
-    if found is None:
+    extremes = _ends(e if e.dtype.lanes > 1 else simplify(e, bounds), ends, bounds)
+    if extremes is None:
         return everything
-    lo, hi = simplify(found[0], bounds), simplify(found[1], bounds)
+    lo, hi = simplify(extremes[0], bounds), simplify(extremes[1], bounds)
     extent, sharp = simplify(hi - lo + 1, bounds), True
     outer = {loop.var for loop in fixed}
     if any(v in outer for v in free_vars(extent)) or has_load(extent):
-        most = bound(extent, bounds)[1]
-        if most is None:
+        upper = bound(extent, bounds)[1]
+        if upper is None:
             return everything
-        extent, sharp = const(most), False
+        extent, sharp = const(upper), False
     if has_load(lo):
         return everything
     if prove(binary("ge", extent, size), bounds):
@@ -263,16 +263,16 @@ def _ends(e: Expr, ends: Mapping[Var, Ends | None], bounds: Bounds) -> Ends | No
         case Var():
             return ends.get(e, (e, e))
         case Ramp(base, stride, lanes):
-            step, found = int_value(stride), _ends(simplify(base, bounds), ends, bounds)
-            if step is None or found is None:
+            step, operand_ends = int_value(stride), _ends(simplify(base, bounds), ends, bounds)
+            if step is None or operand_ends is None:
                 return None
             reach = step * (lanes - 1)
-            return found[0] + min(reach, 0), found[1] + max(reach, 0)
+            return operand_ends[0] + min(reach, 0), operand_ends[1] + max(reach, 0)
         case Broadcast(a, _):
             return _ends(simplify(a, bounds), ends, bounds)
         case Unary("neg", a):
-            found = _ends(a, ends, bounds)
-            return None if found is None else (-found[1], -found[0])
+            operand_ends = _ends(a, ends, bounds)
+            return None if operand_ends is None else (-operand_ends[1], -operand_ends[0])
         case Binary(op, a, b):
             x, y = _ends(a, ends, bounds), _ends(b, ends, bounds)
             return None if x is None or y is None else _combine(op, x, y, bounds)
@@ -300,8 +300,8 @@ def _combine(op: str, x: Ends, y: Ends, bounds: Bounds) -> Ends | None:
         case "floordiv" if fixed:
             return x[0] // y[0], x[1] // y[0]
         case "floormod" if fixed:
-            same = simplify(x[0] // y[0], bounds) == simplify(x[1] // y[0], bounds)
-            return (x[0] % y[0], x[1] % y[0]) if same else (const(0), y[0] - 1)
+            one_period = simplify(x[0] // y[0], bounds) == simplify(x[1] // y[0], bounds)
+            return (x[0] % y[0], x[1] % y[0]) if one_period else (const(0), y[0] - 1)
         case "min":
             return minimum(x[0], y[0]), minimum(x[1], y[1])
         case "max":
@@ -315,7 +315,7 @@ def _is_exact(access: Access, moving: Sequence[For], bounds: Bounds) -> bool:
     j, i*4 + j reaches all elements, i*5 + j does not."""
     names = [loop.var for loop in moving]
     extents = {loop.var: int_value(loop.extent) for loop in moving}
-    used: list[Var] = []
+    index_vars: list[Var] = []
     assert access.indices is not None
     for e in access.indices:
         lanes = e.lanes if isinstance(e, Ramp) else 1
@@ -331,7 +331,7 @@ def _is_exact(access: Access, moving: Sequence[For], bounds: Bounds) -> bool:
             if not isinstance(c, int):
                 return False
             if c:
-                used.append(v)
+                index_vars.append(v)
                 steps.append((abs(c), v))
         reach = lanes
         for step, v in sorted(steps, key=lambda x: x[0]):
@@ -339,7 +339,7 @@ def _is_exact(access: Access, moving: Sequence[For], bounds: Bounds) -> bool:
             if step > reach or (extent is None and len(steps) > 1):
                 return False
             reach += step * ((extent or 1) - 1)
-    if len(set(used)) != len(used):
+    if len(set(index_vars)) != len(index_vars):
         return False
     # A loop whose range depends on another makes a triangle, not a box.
     return not any(v in names for x in moving for e in (x.lo, x.extent) for v in free_vars(e))
@@ -370,10 +370,10 @@ def _join(
         return const(0), size
     extent = simplify(end - first, bounds)
     if any(v in bounds for v in free_vars(extent)):
-        most = bound(extent, bounds)[1]
-        if most is None:
+        upper = bound(extent, bounds)[1]
+        if upper is None:
             return const(0), size
-        extent = const(most)
+        extent = const(upper)
     return first, extent
 
 
@@ -406,12 +406,12 @@ def region(
 ) -> Box | None:
     """The box of `buf` that one run of `s` accesses; None if it does not. `reads`, `writes`: which
     accesses count; those in block `only`, if it is given."""
-    found = [
+    boxes = [
         box_of(a, len(around.loops), len(around.conds))
         for a in accesses(s, around)
         if a.buffer is buf and (writes if a.write else reads) and only in (None, *a.around.blocks)
     ]
-    return union(found, around.bounds) if found else None
+    return union(boxes, around.bounds) if boxes else None
 
 
 def same_memory(f: PrimFunc, a: Buffer, b: Buffer) -> bool:

@@ -18,9 +18,9 @@ def change(a: Stmt, b: Stmt) -> Paths | None:
     inner = _only_difference(a, b) if _same_head(a, b) else None
     if inner is None:
         return (a,), (b,)
-    found = change(*inner)
-    assert found is not None
-    return (a, *found[0]), (b, *found[1])
+    paths = change(*inner)
+    assert paths is not None
+    return (a, *paths[0]), (b, *paths[1])
 
 
 def _only_difference(a: Stmt, b: Stmt) -> tuple[Stmt, Stmt] | None:

@@ -40,99 +40,99 @@ class IndexMap:
         names = ", ".join(v.name for v in self.inputs)
         return f"{names} -> {', '.join(printer.expr(e) for e in self.outputs)}"
 
-    def at(self, indices: Sequence[Expr], known: Bounds) -> tuple[Expr, ...]:
-        """The new indices of the element at `indices`, simplified under `known`."""
+    def at(self, indices: Sequence[Expr], bounds: Bounds) -> tuple[Expr, ...]:
+        """The new indices of the element at `indices`, simplified under `bounds`."""
         values = dict(zip(self.inputs, indices, strict=True))
-        return tuple(simplify(substitute(e, values), known) for e in self.outputs)
+        return tuple(simplify(substitute(e, values), bounds) for e in self.outputs)
 
     def bounds(self, shape: Sequence[Expr]) -> Bounds:
         """The ranges of the inputs for a buffer of this shape."""
-        known = Bounds()
+        ranges = Bounds()
         for v, extent in zip(self.inputs, shape, strict=True):
-            known = known.with_loop(v, 0, extent)
-        return known
+            ranges = ranges.with_loop(v, 0, extent)
+        return ranges
 
-    def shape(self, shape: Sequence[Expr], where: str) -> tuple[Expr, ...]:
+    def shape(self, shape: Sequence[Expr], context: str) -> tuple[Expr, ...]:
         """The shape that contains every new index of a buffer of this shape. ScheduleError if an
         index may be negative or cannot be bounded."""
-        known = self.bounds(shape)
-        return tuple(_extent(e, known, where) for e in self.outputs)
+        bounds = self.bounds(shape)
+        return tuple(_extent(e, bounds, context) for e in self.outputs)
 
 
-def index_map(given: IndexMapLike, rank: int, where: str) -> IndexMap:
+def index_map(source: IndexMapLike, rank: int, context: str) -> IndexMap:
     """The map of a function or text. ScheduleError if it is malformed, or does not take `rank`
     indices."""
-    found = _parse(given, where) if isinstance(given, str) else _call(given, where)
-    if len(found.inputs) != rank:
+    mapping = _parse(source, context) if isinstance(source, str) else _call(source, context)
+    if len(mapping.inputs) != rank:
         raise ScheduleError(
-            f"the map takes {len(found.inputs)} indices, the buffer has {rank}",
-            where=where,
+            f"the map takes {len(mapping.inputs)} indices, the buffer has {rank}",
+            where=context,
             hint="one name per dimension: 'i, j -> j, i'",
         )
-    return found
+    return mapping
 
 
-def map_text(given: IndexMapLike) -> str:
+def map_text(source: IndexMapLike) -> str:
     """The map as text, for traces: a text as given, a function as `i, j -> j, i`."""
-    return given if isinstance(given, str) else str(_call(given, "index map"))
+    return source if isinstance(source, str) else str(_call(source, "index map"))
 
 
-def _call(function: Callable[..., object], where: str) -> IndexMap:
+def _call(function: Callable[..., object], context: str) -> IndexMap:
     if not callable(function):
-        raise _malformed(where, f"{type(function).__name__} is not a map of indices")
+        raise _malformed(context, f"{type(function).__name__} is not a map of indices")
     names = list(inspect.signature(function).parameters)
     inputs = tuple(Var(n) for n in names)
     result = function(*inputs)
     items = result if isinstance(result, tuple | list) else (result,)
     for x in items:
         if not isinstance(x, Expr | int):
-            raise _malformed(where, f"the map gives {type(x).__name__}, expected indices")
+            raise _malformed(context, f"the map gives {type(x).__name__}, expected indices")
     return IndexMap(inputs, tuple(as_expr(x) for x in items))
 
 
-def _parse(text: str, where: str) -> IndexMap:
-    left, arrow, right = text.partition("->")
-    names = [n.strip() for n in left.strip().strip("()").split(",") if n.strip()]
+def _parse(text: str, context: str) -> IndexMap:
+    inputs_text, arrow, right = text.partition("->")
+    names = [n.strip() for n in inputs_text.strip().strip("()").split(",") if n.strip()]
     if not arrow or not names or not all(n.isidentifier() for n in names):
-        raise _malformed(where, f"{text!r} is not a map of indices")
+        raise _malformed(context, f"{text!r} is not a map of indices")
     inputs = tuple(Var(n) for n in names)
     try:
         tree = ast.parse(right.strip(), mode="eval").body
     except SyntaxError:
-        raise _malformed(where, f"{right.strip()!r} is not Python") from None
+        raise _malformed(context, f"{right.strip()!r} is not Python") from None
     items = tree.elts if isinstance(tree, ast.Tuple) else [tree]
     scope = {v.name: v for v in inputs}
-    return IndexMap(inputs, tuple(_expr(x, scope, where) for x in items))
+    return IndexMap(inputs, tuple(_expr(x, scope, context) for x in items))
 
 
-def _expr(node: ast.expr, scope: dict[str, Var], where: str) -> Expr:
+def _expr(node: ast.expr, scope: dict[str, Var], context: str) -> Expr:
     match node:
         case ast.Constant(int() as value) if not isinstance(value, bool):
             return const(value)
         case ast.Name(name) if name in scope:
             return scope[name]
         case ast.BinOp(a, op, b) if type(op) in _OPERATORS:
-            return binary(_OPERATORS[type(op)], _expr(a, scope, where), _expr(b, scope, where))
-    raise _malformed(where, f"{ast.unparse(node)!r} in a map of indices")
+            return binary(_OPERATORS[type(op)], _expr(a, scope, context), _expr(b, scope, context))
+    raise _malformed(context, f"{ast.unparse(node)!r} in a map of indices")
 
 
-def _malformed(where: str, message: str) -> ScheduleError:
+def _malformed(context: str, message: str) -> ScheduleError:
     hint = f"as 'i, j -> j // 16, i, j % 16', with {_WRITTEN} of names and numbers"
-    return ScheduleError(message, where=where, hint=hint)
+    return ScheduleError(message, where=context, hint=hint)
 
 
-def _extent(e: Expr, known: Bounds, where: str) -> Expr:
-    lo, hi = bound(e, known)
+def _extent(e: Expr, bounds: Bounds, context: str) -> Expr:
+    lo, hi = bound(e, bounds)
     if lo is not None and lo < 0:
-        raise ScheduleError("an index may be negative", where=where, hint="add an offset")
+        raise ScheduleError("an index may be negative", where=context, hint="add an offset")
     if lo is not None and hi is not None:
         return const(hi + 1)
     # symbolic extents: the index of the last element
-    last = simplify(substitute(e, {v: known[v][1] for v in free_vars(e) if v in known}) + 1)  # type: ignore[misc]
-    if lo is None or not prove(binary("lt", e, last), known):
+    last = simplify(substitute(e, {v: bounds[v][1] for v in free_vars(e) if v in bounds}) + 1)  # type: ignore[misc]
+    if lo is None or not prove(binary("lt", e, last), bounds):
         raise ScheduleError(
             "cannot bound an index of the new layout",
-            where=where,
+            where=context,
             hint="symbolic extents only as i // n and i % n",
         )
     return last

@@ -25,9 +25,9 @@ _SWAP = ("add", "mul", "min", "max")
 class Mismatch(Exception):
     """Where template and program differ, and how."""
 
-    def __init__(self, at: str, wanted: str, found: str):
-        self.at, self.wanted, self.found = at, wanted, found
-        super().__init__(f"at {at}: the template has {wanted}, the program {found}")
+    def __init__(self, path: str, template_text: str, program_text: str):
+        self.at, self.wanted, self.found = path, template_text, program_text
+        super().__init__(f"at {path}: the template has {template_text}, the program {program_text}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,144 +56,148 @@ class TemplateMatch:
             self.known, dict(self.loops), dict(self.buffers), dict(self.scalars), self.outer
         )
 
-    def take(self, other: TemplateMatch) -> None:
-        """Restore the bindings of `other`."""
-        self.loops, self.buffers, self.scalars = other.loops, other.buffers, other.scalars
+    def take(self, snapshot: TemplateMatch) -> None:
+        """Restore the bindings of `snapshot`."""
+        self.loops, self.buffers, self.scalars = snapshot.loops, snapshot.buffers, snapshot.scalars
 
     # ---- statements --------------------------------------------------------------------------
 
-    def stmt(self, t: Stmt, s: Stmt, at: str) -> None:
-        """Match statement `s` of the program with `t` of the template, at the place `at` of it.
+    def stmt(self, t: Stmt, s: Stmt, path: str) -> None:
+        """Match statement `s` of the program with `t` of the template, at the place `path` of it.
         Raises Mismatch."""
         if type(t) is not type(s):
-            raise Mismatch(at, _kind(t), _kind(s))
+            raise Mismatch(path, _kind(t), _kind(s))
         match t, s:
             case For(), For():
-                self.loop(t, s, at)
+                self.loop(t, s, path)
             case Seq(a), Seq(b):
                 if len(a) != len(b):
-                    raise Mismatch(at, f"{len(a)} statements", str(len(b)))
+                    raise Mismatch(path, f"{len(a)} statements", str(len(b)))
                 for n, (x, y) in enumerate(zip(a, b, strict=True)):
-                    self.stmt(x, y, f"{at}[{n}]")
+                    self.stmt(x, y, f"{path}[{n}]")
             case Store(), Store():
-                here = f"{at}.store({s.buffer.name})"
-                self.access(t.buffer, t.indices, s.buffer, s.indices, here)
-                self.expr(t.value, s.value, f"{here}.value")
-            case If(cond, then, None), If(other, body, None):
-                self.expr(cond, other, f"{at}.cond")
-                self.stmt(then, body, f"{at}.then")
+                store_path = f"{path}.store({s.buffer.name})"
+                self.access(t.buffer, t.indices, s.buffer, s.indices, store_path)
+                self.expr(t.value, s.value, f"{store_path}.value")
+            case If(cond, then_body, None), If(cond2, body, None):
+                self.expr(cond, cond2, f"{path}.cond")
+                self.stmt(then_body, body, f"{path}.then")
             case Let(var, value, body), Let(var2, value2, body2):
-                self.expr(value, value2, f"{at}.let({var2.name})")
+                self.expr(value, value2, f"{path}.let({var2.name})")
                 self.loops[var] = var2
-                self.stmt(body, body2, at)
+                self.stmt(body, body2, path)
             case _:
-                raise Mismatch(at, "no such statement", _kind(s))
+                raise Mismatch(path, "no such statement", _kind(s))
 
-    def loop(self, t: For, s: For, at: str) -> None:
+    def loop(self, t: For, s: For, path: str) -> None:
         """Match two loops of equal extent. Raises Mismatch."""
-        here = f"{at}.for({s.var.name})"
+        loop_path = f"{path}.for({s.var.name})"
         if int_value(t.extent) != int_value(simplify(s.extent, self.known)):
-            raise Mismatch(here, f"{_text(t.extent)} iterations", _text(s.extent))
+            raise Mismatch(loop_path, f"{_text(t.extent)} iterations", _text(s.extent))
         if s.kind not in ("serial", "unrolled", t.kind):
-            raise Mismatch(here, f"a {t.kind} loop", f"a {s.kind} one")
+            raise Mismatch(loop_path, f"a {t.kind} loop", f"a {s.kind} one")
         self.known = self.known.with_loop(s.var, s.lo, s.extent)
         # both loops may begin at different numbers
         self.loops[t.var] = simplify(s.var - s.lo + t.lo)
-        self.stmt(t.body, s.body, here)
+        self.stmt(t.body, s.body, loop_path)
 
     # ---- expressions -------------------------------------------------------------------------
 
-    def expr(self, t: Expr, s: Expr, at: str) -> None:
+    def expr(self, t: Expr, s: Expr, path: str) -> None:
         """Match expression `s` of the program with `t` of the template. Raises Mismatch."""
         t, s = _plain(t), _plain(s)
         if isinstance(t, Var) and t in self.outer:
-            self.scalar(t, s, at)
+            self.scalar(t, s, path)
             return
         if t.dtype.is_int and not any(isinstance(x, Load) for e in (t, s) for x in walk(e)):
             mine = simplify(substitute(t, self.loops), self.known)
             if t.dtype == s.dtype and mine == simplify(s, self.known):
                 return
         if isinstance(t, Load) and isinstance(s, Load):
-            self.access(t.buffer, t.indices, s.buffer, s.indices, f"{at}.load({s.buffer.name})")
+            self.access(t.buffer, t.indices, s.buffer, s.indices, f"{path}.load({s.buffer.name})")
             return
         if isinstance(t, Binary) and isinstance(s, Binary) and t.op == s.op and t.op in _SWAP:
-            self.either_way(t, s, at)
+            self.either_way(t, s, path)
             return
         if _head(t) != _head(s):
-            raise Mismatch(at, _text(t), _text(s))
+            raise Mismatch(path, _text(t), _text(s))
         for n, (a, b) in enumerate(zip(children(t), children(s), strict=True)):
-            self.expr(a, b, f"{at}.{_field(t, n)}")
+            self.expr(a, b, f"{path}.{_field(t, n)}")
 
-    def either_way(self, t: Binary, s: Binary, at: str) -> None:
+    def either_way(self, t: Binary, s: Binary, path: str) -> None:
         """Match the operands of a commutative operation, in order or exchanged."""
         saved = self.copy()
         try:
-            self.expr(t.a, s.a, f"{at}.a")
-            self.expr(t.b, s.b, f"{at}.b")
+            self.expr(t.a, s.a, f"{path}.a")
+            self.expr(t.b, s.b, f"{path}.b")
             return
         except Mismatch as straight:
             first = straight
         self.take(saved)
         try:
-            self.expr(t.a, s.b, f"{at}.a")
-            self.expr(t.b, s.a, f"{at}.b")
-        except Mismatch as other:
+            self.expr(t.a, s.b, f"{path}.a")
+            self.expr(t.b, s.a, f"{path}.b")
+        except Mismatch as second:
             # the attempt that got further is the better explanation
-            raise max(first, other, key=lambda m: len(m.at)) from None
+            raise max(first, second, key=lambda m: len(m.at)) from None
 
-    def scalar(self, t: Var, s: Expr, at: str) -> None:
+    def scalar(self, t: Var, s: Expr, path: str) -> None:
         """Bind a scalar parameter to a value that is invariant in the matched loops."""
         if t.dtype != s.dtype:
-            raise Mismatch(at, f"a {t.dtype}", f"a {s.dtype}")
-        self._free(s, at)
+            raise Mismatch(path, f"a {t.dtype}", f"a {s.dtype}")
+        self._free(s, path)
         if self.scalars.setdefault(t, s) != s:
-            raise Mismatch(at, f"{t.name}, which is {_text(self.scalars[t])}", _text(s))
+            raise Mismatch(path, f"{t.name}, which is {_text(self.scalars[t])}", _text(s))
 
-    def _free(self, e: Expr, at: str) -> None:
+    def _free(self, e: Expr, path: str) -> None:
         mine = {v for x in self.loops.values() for v in free_vars(x)}
         moving = [v for v in free_vars(e) if v in mine]
         if moving:
-            raise Mismatch(at, "the same in every iteration", f"{_text(e)}, with {moving[0].name}")
+            raise Mismatch(
+                path, "the same in every iteration", f"{_text(e)}, with {moving[0].name}"
+            )
 
     def access(
-        self, t: Buffer, want: tuple[Expr, ...], s: Buffer, have: tuple[Expr, ...], at: str
+        self, t: Buffer, want: tuple[Expr, ...], s: Buffer, have: tuple[Expr, ...], path: str
     ) -> None:
         """Match accesses: bind the template's buffer `t` to `s` if the indices `want` and `have`
         differ by terms that are invariant in the matched loops."""
         if t.dtype != s.dtype:
-            raise Mismatch(at, f"elements of {t.dtype}", str(s.dtype))
-        bound = self.buffers.get(t)
-        if bound is not None and bound.buffer is not s:
-            raise Mismatch(at, f"{t.name}, which is {bound.buffer.name}", s.name)
-        choices = [bound.dims] if bound else list(combinations(range(len(have)), len(want)))[::-1]
+            raise Mismatch(path, f"elements of {t.dtype}", str(s.dtype))
+        binding = self.buffers.get(t)
+        if binding is not None and binding.buffer is not s:
+            raise Mismatch(path, f"{t.name}, which is {binding.buffer.name}", s.name)
+        choices = (
+            [binding.dims] if binding else list(combinations(range(len(have)), len(want)))[::-1]
+        )
         if not choices:
-            raise Mismatch(at, f"{len(want)} dimensions", str(len(have)))
+            raise Mismatch(path, f"{len(want)} dimensions", str(len(have)))
         failure: Mismatch | None = None
         for dims in choices:
             try:
-                base = self._base(want, have, dims, at)
+                base = self._base(want, have, dims, path)
             except Mismatch as e:
                 failure = failure or e
                 continue
-            if bound is not None and bound.base != base:
-                raise Mismatch(at, f"{t.name} at {_texts(bound.base)}", _texts(base))
+            if binding is not None and binding.base != base:
+                raise Mismatch(path, f"{t.name} at {_texts(binding.base)}", _texts(base))
             self.buffers[t] = Bound(s, dims, base)
             return
         assert failure is not None
         raise failure
 
     def _base(
-        self, want: tuple[Expr, ...], have: tuple[Expr, ...], dims: tuple[int, ...], at: str
+        self, want: tuple[Expr, ...], have: tuple[Expr, ...], dims: tuple[int, ...], path: str
     ) -> tuple[Expr, ...]:
         base = []
         place = dict(zip(dims, want, strict=True))
         for d, e in enumerate(have):
             if e.dtype.lanes > 1:
-                raise Mismatch(at, "one element", "a vector")
+                raise Mismatch(path, "one element", "a vector")
             if d in place:
                 e = e - substitute(place[d], self.loops)
             e = simplify(e, self.known)
-            self._free(e, f"{at}.index[{d}]")
+            self._free(e, f"{path}.index[{d}]")
             base.append(e)
         return tuple(base)
 

@@ -32,18 +32,18 @@ def taken(f: PrimFunc) -> set[str]:
     return scalar_names(f) | set(names(f.body))
 
 
-def fresh(base: str, used: Container[str]) -> str:
+def fresh(base: str, taken_names: Container[str]) -> str:
     """`base`, or the first of `base_1`, `base_2`, ... that is not used."""
-    return unused(base, used, first=1)
+    return unused(base, taken_names, first=1)
 
 
 def namer(f: PrimFunc) -> Callable[[str], str]:
     """`fresh`, for a series of names that are all new to `f`."""
-    used = taken(f)
+    taken_names = taken(f)
 
     def name(base: str) -> str:
-        found = fresh(base, used)
-        used.add(found)
-        return found
+        new_name = fresh(base, taken_names)
+        taken_names.add(new_name)
+        return new_name
 
     return name

@@ -13,8 +13,8 @@ from tensorkiln.schedule.tree.program import open_at, open_block, open_loop, who
 
 def loops(f: PrimFunc, role: str | None = None) -> tuple[str, ...]:
     """Names of all loops, or of those with a role; each before those inside it."""
-    found = (s for s in walk_stmt(normal(f).body) if isinstance(s, For))
-    return tuple(s.var.name for s in found if role is None or role_of(s) == role)
+    for_loops = (s for s in walk_stmt(normal(f).body) if isinstance(s, For))
+    return tuple(s.var.name for s in for_loops if role is None or role_of(s) == role)
 
 
 def role(f: PrimFunc, name: str) -> str:
@@ -29,8 +29,8 @@ def blocks(f: PrimFunc) -> tuple[str, ...]:
 
 def loops_of(f: PrimFunc, block: str) -> tuple[str, ...]:
     """Names of the loops around a block, outermost first."""
-    at, _ = open_block(f, block, "loops_of")
-    return tuple(s.var.name for s in at.path if isinstance(s, For))
+    place, _ = open_block(f, block, "loops_of")
+    return tuple(s.var.name for s in place.path if isinstance(s, For))
 
 
 def parent(f: PrimFunc, name: str) -> str | None:
@@ -59,8 +59,8 @@ def loop(f: PrimFunc, name: str) -> For:
 def reaches(f: PrimFunc, loop: str, count: int) -> bool:
     """Whether a loop may run `count` times or more. False only if it certainly runs less often:
     then `split` by `count` with tail="peel" is refused."""
-    at, s = open_loop(f, loop, "reaches")
-    return int_value(whole_steps(at, s, count)) != 0
+    place, s = open_loop(f, loop, "reaches")
+    return int_value(whole_steps(place, s, count)) != 0
 
 
 def block(f: PrimFunc, name: str) -> Block:

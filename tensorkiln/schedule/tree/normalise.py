@@ -102,19 +102,19 @@ def update_term(s: Store) -> tuple[str, Expr] | None:
             return None
         op, term = inner
         return op, select(cond, term, neutral(UPDATES[op], term.dtype))
-    found: tuple[str, tuple[Expr, ...]] | None = None
+    update: tuple[str, tuple[Expr, ...]] | None = None
     match s.value:
         case Binary(op, a, b) if op in UPDATES and a == old:
-            found = op, (b,)
+            update = op, (b,)
         case Binary(op, a, b) if op in UPDATES and b == old:
-            found = op, (a,)
+            update = op, (a,)
         case Intrin("fma", (a, b, c)) if c == old:
-            found = "add", (a, b)
-    if found is None:
+            update = "add", (a, b)
+    if update is None:
         return None
-    op, terms = found
-    used = (x for e in (*terms, *s.indices) for x in walk(e) if isinstance(x, Load))
-    if any(x.buffer is s.buffer for x in used):
+    op, terms = update
+    operand_loads = (x for e in (*terms, *s.indices) for x in walk(e) if isinstance(x, Load))
+    if any(x.buffer is s.buffer for x in operand_loads):
         return None
     return op, terms[0] if len(terms) == 1 else terms[0] * terms[1]
 
@@ -213,12 +213,12 @@ class _Normaliser:
     def in_block(self, iters: tuple[BlockIter, ...], body: Stmt) -> Stmt:
         """Normalise a block's body; its iteration variables take the place of loops around."""
         loops, self.loops = self.loops, []
-        known = self.bounds[-1]
+        bounds = self.bounds[-1]
         for i in iters:
-            known = known.with_loop(i.var, 0, i.extent)
+            bounds = bounds.with_loop(i.var, 0, i.extent)
             # for the body, an iteration variable is like the variable of a loop
             self.loops.append(For(i.var, const(0, i.var.dtype), i.extent, "serial", body))
-        self.bounds.append(known)
+        self.bounds.append(bounds)
         body = self.stmt(body, True)
         self.bounds.pop()
         self.loops = loops
@@ -249,14 +249,14 @@ class _Normaliser:
         if every store's element depends on the loop, else reduce in an update, else opaque."""
         stores = [t for t in walk_stmt(s) if isinstance(t, Store)]
         # a buffer allocated inside a loop is a different one in each iteration
-        used = [
+        index_vars = [
             {v for e in t.indices for v in free_vars(e)} | self.made.get(t.buffer, set())
             for t in stores
         ]
         update = isinstance(s, Store) and is_update(s)
 
         def kind(var: Var) -> str:
-            if stores and all(var in vs for vs in used):
+            if stores and all(var in vs for vs in index_vars):
                 return "spatial"
             return "reduce" if update else "opaque"
 
@@ -265,16 +265,16 @@ class _Normaliser:
     def iteration(self, loop: For, var: Var) -> tuple[Expr, Expr, Expr]:
         """(extent and value of the iteration variable `var`, the expression that replaces the loop
         variable in the block)."""
-        known = self.bounds[-1]
+        bounds = self.bounds[-1]
         lo = loop.lo
-        if int_value(lo) == 0 or prove(binary("ge", lo, 0), known):
-            extent = simplify(lo + loop.extent, known)
+        if int_value(lo) == 0 or prove(binary("ge", lo, 0), bounds):
+            extent = simplify(lo + loop.extent, bounds)
             around = {x.var for x in self.loops}
             if any(v in around for v in free_vars(extent)):
-                most = bound(extent, known)[1]
-                extent = extent if most is None else const(most, var.dtype)
+                upper = bound(extent, bounds)[1]
+                extent = extent if upper is None else const(upper, var.dtype)
             return extent, loop.var, var
-        return loop.extent, simplify(loop.var - lo, known), var + lo
+        return loop.extent, simplify(loop.var - lo, bounds), var + lo
 
 
 def _title(s: Stmt) -> str:

@@ -32,35 +32,35 @@ def made(s: Stmt) -> list[Buffer]:
     return [t.buffer for t in walk_stmt(s) if isinstance(t, Alloc)]
 
 
-def find_buffer(f: PrimFunc, name: str, where: str) -> Buffer:
+def find_buffer(f: PrimFunc, name: str, call: str) -> Buffer:
     """The buffer of this name: a parameter or an allocated one. ScheduleError if there are none or
     several."""
-    found = [b for b in (*f.buffers, *made(f.body)) if b.name == name]
-    if len(found) == 1:
-        return found[0]
-    known = list(dict.fromkeys(b.name for b in (*f.buffers, *made(f.body))))
-    if found:
+    matches = [b for b in (*f.buffers, *made(f.body)) if b.name == name]
+    if len(matches) == 1:
+        return matches[0]
+    buffer_names = list(dict.fromkeys(b.name for b in (*f.buffers, *made(f.body))))
+    if matches:
         raise ScheduleError(
-            f"{len(found)} buffers are called {name!r}",
-            where=where,
+            f"{len(matches)} buffers are called {name!r}",
+            where=call,
             hint="give them different names in the program",
         )
-    listed = ", ".join(known)
-    hint = nearest(str(name), known) or f"buffers: {listed}"
-    raise ScheduleError(f"no buffer {name!r}; {f.name} has {listed}", where=where, hint=hint)
+    listed = ", ".join(buffer_names)
+    hint = nearest(str(name), buffer_names) or f"buffers: {listed}"
+    raise ScheduleError(f"no buffer {name!r}; {f.name} has {listed}", where=call, hint=hint)
 
 
-def copies_of(f: PrimFunc, name: str, where: str, hint: str) -> list[Buffer]:
+def copies_of(f: PrimFunc, name: str, call: str, hint: str) -> list[Buffer]:
     """Every allocated buffer of this name. ScheduleError, with `hint`, for a parameter."""
-    found = [b for b in made(f.body) if b.name == name]
-    return found or [find_local(f, name, where, hint)]
+    copies = [b for b in made(f.body) if b.name == name]
+    return copies or [find_local(f, name, call, hint)]
 
 
-def find_local(f: PrimFunc, name: str, where: str, hint: str) -> Buffer:
+def find_local(f: PrimFunc, name: str, call: str, hint: str) -> Buffer:
     """The allocated buffer of this name. ScheduleError, with `hint`, for a parameter."""
-    buf = find_buffer(f, name, where)
+    buf = find_buffer(f, name, call)
     if buf in f.params:
-        raise ScheduleError(f"{name!r} is a parameter of {f.name}", where=where, hint=hint)
+        raise ScheduleError(f"{name!r} is a parameter of {f.name}", where=call, hint=hint)
     return buf
 
 
@@ -69,16 +69,18 @@ def buffer_name(f: PrimFunc, base: str) -> str:
     return fresh(base, {b.name for b in (*f.buffers, *made(f.body))})
 
 
-def new_buffer(at: Place, name: str, like: Buffer, shape: tuple[Expr, ...], scope: str) -> Buffer:
+def new_buffer(
+    place: Place, name: str, like: Buffer, shape: tuple[Expr, ...], scope: str
+) -> Buffer:
     """A new buffer in a scope, of the element type of `like`. ScheduleError for an unknown scope,
     or a register or shared buffer without constant size."""
     if scope not in SCOPES:
         hint = nearest(str(scope), SCOPES) or f"one of {', '.join(SCOPES)}"
-        raise at.fail(f"unknown scope {scope!r}", hint)
+        raise place.fail(f"unknown scope {scope!r}", hint)
     if scope in ("register", "shared", "tile") and any(int_value(e) is None for e in shape):
         text = f"a {scope} buffer needs a constant size, this part of {like.name!r} has none"
-        raise at.fail(text, "split by constants, and name a loop inside")
-    return Buffer(buffer_name(at.func, name), like.dtype, shape, scope)
+        raise place.fail(text, "split by constants, and name a loop inside")
+    return Buffer(buffer_name(place.func, name), like.dtype, shape, scope)
 
 
 def without_alloc(s: Stmt, buf: Buffer) -> Stmt:
@@ -90,15 +92,15 @@ def without_alloc(s: Stmt, buf: Buffer) -> Stmt:
 
 def around_of(f: PrimFunc, path: Path) -> Around:
     """The context of the last statement of a path."""
-    here = Around(known=Bounds.dims(dims_of(f)))
+    around = Around(known=Bounds.dims(dims_of(f)))
     for s, inner in pairwise(path):
-        here = here.enter(s, inner)
-    return here
+        around = around.enter(s, inner)
+    return around
 
 
-def path_of(root: Stmt, found: Stmt) -> Path:
-    """The statements from `root` to `found`, both included; `found` is compared by identity."""
-    path = path_to(root, found)
+def path_of(root: Stmt, target: Stmt) -> Path:
+    """The statements from `root` to `target`, both included; `target` is compared by identity."""
+    path = path_to(root, target)
     assert path is not None
     return path
 
@@ -142,14 +144,14 @@ class Touch:
 
 def touches(f: PrimFunc) -> list[Touch]:
     """Every access of a function, numbered in program text order."""
-    here = Around(known=Bounds.dims(dims_of(f)))
-    return [Touch(n, a) for n, a in enumerate(accesses(f.body, here))]
+    around = Around(known=Bounds.dims(dims_of(f)))
+    return [Touch(n, a) for n, a in enumerate(accesses(f.body, around))]
 
 
 def read_buffers(b: Block) -> list[Buffer]:
     """Buffers a block reads, in order."""
-    found = accesses(b)
-    return list(dict.fromkeys(a.buffer for a in found if not a.write))
+    block_accesses = accesses(b)
+    return list(dict.fromkeys(a.buffer for a in block_accesses if not a.write))
 
 
 def written_buffers(b: Block) -> list[Buffer]:
@@ -158,7 +160,7 @@ def written_buffers(b: Block) -> list[Buffer]:
 
 
 def require_inputs_kept(
-    f: PrimFunc, path: Path, inputs: list[Buffer], target: tuple[str, ...], where: str, hint: str
+    f: PrimFunc, path: Path, inputs: list[Buffer], target: tuple[str, ...], call: str, hint: str
 ) -> None:
     """Raise ScheduleError if an input of the block at the end of `path` may change between its
     place and a new one, later in the program.
@@ -183,33 +185,33 @@ def require_inputs_kept(
         raise ScheduleError(
             f"block {block.name!r} reads {a.buffer.name!r}, which block {a.block!r} writes "
             f"before the place where it would be read",
-            where=where,
+            where=call,
             hint=hint,
         )
 
 
-def require_flat(path: Path, where: str) -> None:
+def require_flat(path: Path, call: str) -> None:
     """Raise ScheduleError for a place inside another block, whose body has no names for the loops
     outside it."""
     outer = [s.name for s in path[:-1] if isinstance(s, Block)]
     if outer:
         raise ScheduleError(
             f"it is inside block {outer[-1]!r}",
-            where=where,
+            where=call,
             hint="move blocks before they are made one: blockize comes last",
         )
 
 
-def require_in_scope(s: Stmt, old: Path, new: Path, where: str) -> None:
+def require_in_scope(s: Stmt, old: Path, new: Path, call: str) -> None:
     """Raise ScheduleError if moving `s` from the end of path `old` to that of `new` takes it out of
     the allocation of a buffer that it uses."""
-    used = dict.fromkeys(a.buffer for a in accesses(s))
-    there = {x.buffer for x in new if isinstance(x, Alloc)}
+    buffers = dict.fromkeys(a.buffer for a in accesses(s))
+    scope_buffers = {x.buffer for x in new if isinstance(x, Alloc)}
     for x in old:
-        if isinstance(x, Alloc) and x.buffer in used and x.buffer not in there:
+        if isinstance(x, Alloc) and x.buffer in buffers and x.buffer not in scope_buffers:
             raise ScheduleError(
                 f"{x.buffer.name!r}, which it uses, is allocated only where it is now",
-                where=where,
+                where=call,
                 hint="choose a loop inside the allocation, or compact that buffer later",
             )
 
@@ -224,48 +226,48 @@ def shared_loops(a: Around, b: Around) -> int:
     return count
 
 
-def require_only_domain(f: PrimFunc, path: Path, where: str) -> None:
+def require_only_domain(f: PrimFunc, path: Path, call: str) -> None:
     """Raise ScheduleError for a block under a condition, except one that only keeps an iteration
     variable below its extent, as the guard of a split does."""
     block = path[-1]
     assert isinstance(block, Block)
-    here = around_of(f, path)
-    for cond in here.conds:
+    around = around_of(f, path)
+    for cond in around.conds:
         for part in conjuncts(cond):
-            if not guards_domain(part, here, block):
+            if not guards_domain(part, around, block):
                 raise ScheduleError(
                     f"block {block.name!r} runs only where a condition holds",
-                    where=where,
+                    where=call,
                     hint="split its loops exactly, or move it before they are split",
                 )
 
 
-def require_whole_domain(f: PrimFunc, path: Path, where: str) -> None:
+def require_whole_domain(f: PrimFunc, path: Path, call: str) -> None:
     """Raise ScheduleError unless the loops of a block provably reach all values of its iteration
     variables, or if it runs under a condition that `require_only_domain` refuses."""
-    require_only_domain(f, path, where)
+    require_only_domain(f, path, call)
     block = path[-1]
     assert isinstance(block, Block)
-    here = around_of(f, path)
+    around = around_of(f, path)
     extents = tuple(i.extent for i in block.iters)
     domain = Buffer(block.name, BOOL, extents)
-    values = tuple(here.expr(i.value) for i in block.iters)
-    box = box_of(Access(domain, values, True, here), 0, len(here.conds))
+    values = tuple(around.expr(i.value) for i in block.iters)
+    box = box_of(Access(domain, values, True, around), 0, len(around.conds))
     if not box.exact or any(
         int_value(lo) != 0 or not prove_equal(extent, size)
         for (lo, extent), size in zip(box.ranges, extents, strict=True)
     ):
         raise ScheduleError(
             f"the loops of block {block.name!r} may not reach all of its iterations",
-            where=where,
+            where=call,
             hint="apply it before loops are cut in parts or begin later than 0",
         )
 
 
-def guards_domain(cond: Expr, here: Around, block: Block) -> bool:
+def guards_domain(cond: Expr, around: Around, block: Block) -> bool:
     """Whether a condition around a block only keeps an iteration variable below its extent."""
-    values = [(here.expr(i.value), i.extent) for i in block.iters]
-    return _within(cond, values, here.bounds)
+    values = [(around.expr(i.value), i.extent) for i in block.iters]
+    return _within(cond, values, around.bounds)
 
 
 def conjuncts(cond: Expr) -> Iterator[Expr]:
@@ -277,7 +279,7 @@ def conjuncts(cond: Expr) -> Iterator[Expr]:
         yield cond
 
 
-def _within(cond: Expr, values: list[tuple[Expr, Expr]], known: Bounds) -> bool:
+def _within(cond: Expr, values: list[tuple[Expr, Expr]], bounds: Bounds) -> bool:
     """Whether `cond` follows from value < extent for one of the pairs `values`."""
     if not isinstance(cond, Binary) or cond.op not in ("lt", "le"):
         return False
@@ -285,7 +287,7 @@ def _within(cond: Expr, values: list[tuple[Expr, Expr]], known: Bounds) -> bool:
     for value, extent in values:
         # a <= last is value <= extent - 1 with the same number added to both sides
         if prove_equal(simplify(cond.a - value), simplify(last - (extent - 1))) or (
-            prove_equal(cond.a, value) and prove(binary("ge", last, extent - 1), known)
+            prove_equal(cond.a, value) and prove(binary("ge", last, extent - 1), bounds)
         ):
             return True
     return False
@@ -297,7 +299,7 @@ def _within(cond: Expr, values: list[tuple[Expr, Expr]], known: Bounds) -> bool:
 def nest_over(
     block: Block,
     ranges: Sequence[tuple[Expr, Expr] | None],
-    known: Bounds,
+    bounds: Bounds,
     name: Callable[[str], str],
     limits: list[Expr] | None = None,
     around: Iterable[Stmt] = (),
@@ -316,8 +318,8 @@ def nest_over(
     order = sorted(range(len(ranges)), key=lambda n: block.iters[n].kind == "reduce")
     values: dict[int, Expr] = {}
     for n in order:
-        i, given = block.iters[n], ranges[n]
-        lo, extent = given if given is not None else (const(0, i.var.dtype), i.extent)
+        i, loop_range = block.iters[n], ranges[n]
+        lo, extent = loop_range if loop_range is not None else (const(0, i.var.dtype), i.extent)
         limit = i.extent if limits is None else limits[n]
         if int_value(extent) == 1:
             value = lo
@@ -327,12 +329,12 @@ def nest_over(
             zero = const(0, var.dtype)
             attrs = with_role(roles.get(i.value, ""))
             loops.append(For(var, zero, extent, "serial", Seq(()), attrs))
-            known = known.with_loop(var, zero, extent)
-            value = simplify(lo + var, known)
+            bounds = bounds.with_loop(var, zero, extent)
+            value = simplify(lo + var, bounds)
         values[n] = value
-        if given is not None:
+        if loop_range is not None:
             for cond in (binary("ge", value, 0), binary("lt", value, limit)):
-                if not prove(cond, known):
+                if not prove(cond, bounds):
                     guards.append(cond)
     for n, i in enumerate(block.iters):
         iters.append(replace(i, value=values[n]))

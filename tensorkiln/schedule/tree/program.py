@@ -1,7 +1,7 @@
 """The basis of primitives: a function in normal form, opened at a named place.
 
-at = open_at(f, "i", "split")        at.stmt is the loop, at.bounds what holds there
-at.close(new)                        the function with the loop replaced
+place = open_at(f, "i", "split")     place.stmt is the loop, place.bounds what holds there
+place.close(new)                     the function with the loop replaced
 """
 
 from __future__ import annotations
@@ -61,43 +61,43 @@ class Place:
 def open_at(f: PrimFunc, name: str, primitive: str) -> Place:
     """The place of a loop or block. Raises ScheduleError for unknown names."""
     f = normal(f)
-    where = f"{primitive}({name!r})"
+    call = f"{primitive}({name!r})"
     path = path_to(f.body, name) if isinstance(name, str) else None
     if path is None:
-        raise unknown(f, name, where)
-    return Place(f, path, where)
+        raise unknown(f, name, call)
+    return Place(f, path, call)
 
 
 def open_loop(f: PrimFunc, name: str, primitive: str) -> tuple[Place, For]:
     """The place of a loop, and the loop."""
-    at = open_at(f, name, primitive)
-    if not isinstance(at.stmt, For):
-        raise at.fail(f"{name!r} is a block, expected a loop", _listed("loops", f))
-    return at, at.stmt
+    place = open_at(f, name, primitive)
+    if not isinstance(place.stmt, For):
+        raise place.fail(f"{name!r} is a block, expected a loop", _listed("loops", f))
+    return place, place.stmt
 
 
 def open_block(f: PrimFunc, name: str, primitive: str) -> tuple[Place, Block]:
     """The place of a block, and the block."""
-    at = open_at(f, name, primitive)
-    if not isinstance(at.stmt, Block):
-        raise at.fail(f"{name!r} is a loop, expected a block", _listed("blocks", f))
-    return at, at.stmt
+    place = open_at(f, name, primitive)
+    if not isinstance(place.stmt, Block):
+        raise place.fail(f"{name!r} is a loop, expected a block", _listed("blocks", f))
+    return place, place.stmt
 
 
-def unknown(f: PrimFunc, name: object, where: str) -> ScheduleError:
+def unknown(f: PrimFunc, name: object, call: str) -> ScheduleError:
     """The error for a name that no loop or block has."""
-    found = list(names(f.body))
+    all_names = list(names(f.body))
     if not isinstance(name, str):
         message = f"a loop or block is named by a string, not {type(name).__name__}"
-        return ScheduleError(message, where=where, hint=_listed("names", f))
-    near = nearest(name, found)
-    listed = f"{f.name} has {', '.join(found) or 'neither'}"
-    return ScheduleError(f"no loop or block {name!r}; {listed}", where=where, hint=near)
+        return ScheduleError(message, where=call, hint=_listed("names", f))
+    near = nearest(name, all_names)
+    listed = f"{f.name} has {', '.join(all_names) or 'neither'}"
+    return ScheduleError(f"no loop or block {name!r}; {listed}", where=call, hint=near)
 
 
 def _listed(kind: str, f: PrimFunc) -> str:
-    wanted = {"loops": For, "blocks": Block}.get(kind, Stmt)
-    named = (name_of(t) for t in walk_stmt(normal(f).body) if isinstance(t, wanted))
+    node_type = {"loops": For, "blocks": Block}.get(kind, Stmt)
+    named = (name_of(t) for t in walk_stmt(normal(f).body) if isinstance(t, node_type))
     return f"{kind}: {', '.join(n for n in named if n is not None)}"
 
 
@@ -109,30 +109,30 @@ def dims_of(f: PrimFunc) -> tuple[Var, ...]:
 def bounds_of(f: PrimFunc, path: tuple[Stmt, ...]) -> Bounds:
     """What holds at the end of a path: symbolic dimensions are not negative, loop and iteration
     variables are in range, conditions that read no memory are true."""
-    known = Bounds.dims(dims_of(f))
+    bounds = Bounds.dims(dims_of(f))
     for s, inner in pairwise(path):
         match s:
             case For(var, lo, extent):
-                known = known.with_loop(var, lo, extent)
-            case If(cond, then) if not has_load(cond):
-                holds = cond if then is inner else simplify(Unary("not", cond), known)
-                known = known.given(holds)
+                bounds = bounds.with_loop(var, lo, extent)
+            case If(cond, then_body) if not has_load(cond):
+                holds = cond if then_body is inner else simplify(Unary("not", cond), bounds)
+                bounds = bounds.given(holds)
             case Block(_, iters):
                 for i in iters:
-                    known = known.with_loop(i.var, 0, i.extent)
-    return known
+                    bounds = bounds.with_loop(i.var, 0, i.extent)
+    return bounds
 
 
-def count_of(at: Place, s: For) -> Expr:
+def count_of(place: Place, s: For) -> Expr:
     """The number of iterations of a loop: its extent, or max(extent, 0) if that may be negative."""
-    if prove(binary("ge", s.extent, 0), at.bounds):
+    if prove(binary("ge", s.extent, 0), place.bounds):
         return s.extent
     return maximum(s.extent, const(0, s.extent.dtype))
 
 
-def whole_steps(at: Place, s: For, step: ExprLike) -> Expr:
+def whole_steps(place: Place, s: For, step: ExprLike) -> Expr:
     """How many of a loop's iterations are in whole steps: 8 of 10, for steps of 4."""
-    return simplify(count_of(at, s) // step * step, at.bounds)
+    return simplify(count_of(place, s) // step * step, place.bounds)
 
 
 def show(e: ExprLike) -> str:

@@ -41,19 +41,19 @@ Indices = tuple[Expr, ...]
 Move = Callable[[Indices, Bounds], Indices]
 
 
-def require_visible(s: Stmt, buf: Buffer, where: str) -> None:
+def require_visible(s: Stmt, buf: Buffer, call: str) -> None:
     """Raise ScheduleError if a buffer is accessed through a view or a pointer, so that not all of
     its accesses are known."""
     for t in walk_stmt(s):
         if isinstance(t, MatchBuffer) and t.source is buf:
             hint = "use the buffer itself instead of the view"
             raise ScheduleError(
-                f"{buf.name!r} has the view {t.buffer.name!r}", where=where, hint=hint
+                f"{buf.name!r} has the view {t.buffer.name!r}", where=call, hint=hint
             )
     for e in expressions(s):
         if isinstance(e, AddressOf) and e.buffer is buf:
             hint = "C functions take buffers as they are"
-            raise ScheduleError(f"the address of {buf.name!r} is taken", where=where, hint=hint)
+            raise ScheduleError(f"the address of {buf.name!r} is taken", where=call, hint=hint)
 
 
 def map_accesses(f: PrimFunc, s: Stmt, old: Buffer, new: Buffer, move: Move) -> Stmt:
@@ -69,10 +69,10 @@ class _Raw:
     move: Move
     func: PrimFunc
 
-    def stmt(self, s: Stmt, known: Bounds) -> Stmt:
-        inner = known
+    def stmt(self, s: Stmt, bounds: Bounds) -> Stmt:
+        inner = bounds
         if isinstance(s, For):
-            inner = known.with_loop(s.var, s.lo, s.extent)
+            inner = bounds.with_loop(s.var, s.lo, s.extent)
         elif isinstance(s, Block):
             for i in s.iters:
                 inner = inner.with_loop(i.var, 0, i.extent)
@@ -114,15 +114,15 @@ class _Frame:
     new: list[BlockIter] = field(default_factory=list)
 
 
-def reindex(s: Stmt, around: Around, old: Buffer, new: Buffer, move: Move, where: str) -> Stmt:
+def reindex(s: Stmt, around: Around, old: Buffer, new: Buffer, move: Move, call: str) -> Stmt:
     """`s`, the body of a function, with each access old[i] replaced by new[move(i)], and the
     allocation of `old` by that of `new`. `move` takes and returns indices in terms of loops."""
-    return _Reindex(old, new, move, where).stmt(s, around)
+    return _Reindex(old, new, move, call).stmt(s, around)
 
 
 class _Reindex:
-    def __init__(self, old: Buffer, new: Buffer, move: Move, where: str):
-        self.old, self.new, self.move, self.where = old, new, move, where
+    def __init__(self, old: Buffer, new: Buffer, move: Move, call: str):
+        self.old, self.new, self.move, self.where = old, new, move, call
         self.frames: list[_Frame] = []
         self.loops: dict[Var, For] = {}
 
@@ -156,11 +156,11 @@ class _Reindex:
         body = self.stmt(s.body, around.enter(s, s.body))
         self.frames.pop()
         iters = tuple(replace(i, value=self.expr(i.value, around)) for i in s.iters)
-        same = body is s.body and init is s.init
-        if same and all(a.value is b.value for a, b in zip(iters, s.iters, strict=True)):
+        body_unchanged = body is s.body and init is s.init
+        if body_unchanged and all(a.value is b.value for a, b in zip(iters, s.iters, strict=True)):
             return s
         t = replace(s, iters=(*iters, *frame.new), body=body, init=init)
-        return t if same else refreshed(t)
+        return t if body_unchanged else refreshed(t)
 
     def expr(self, e: Expr, around: Around) -> Expr:
         if isinstance(e, Load) and e.buffer is self.old:
@@ -213,9 +213,9 @@ class _Reindex:
         zero = int_value(loop.lo) == 0
         extent = loop.extent if zero else simplify(loop.lo + loop.extent)
         if any(v in self.loops for v in free_vars(extent)):
-            most = bound(extent, loop_bounds(tuple(self.loops.values()), Bounds()))[1]
-            if most is not None:
-                extent = const(most, var.dtype)
+            upper = bound(extent, loop_bounds(tuple(self.loops.values()), Bounds()))[1]
+            if upper is not None:
+                extent = const(upper, var.dtype)
         frame.new.append(BlockIter(mine, extent, kind, outer))
         return mine
 
@@ -223,15 +223,15 @@ class _Reindex:
 def less(lows: Mapping[int, Expr]) -> Move:
     """A `Move` that subtracts the first index of a box, `lows` by dimension."""
 
-    def move(indices: Indices, known: Bounds) -> Indices:
-        return tuple(_less(e, lows.get(d, const(0)), known) for d, e in enumerate(indices))
+    def move(indices: Indices, bounds: Bounds) -> Indices:
+        return tuple(_less(e, lows.get(d, const(0)), bounds) for d, e in enumerate(indices))
 
     return move
 
 
-def _less(e: Expr, low: Expr, known: Bounds) -> Expr:
+def _less(e: Expr, low: Expr, bounds: Bounds) -> Expr:
     if int_value(low) == 0:
-        return e if isinstance(e, Ramp) else simplify(e, known)
+        return e if isinstance(e, Ramp) else simplify(e, bounds)
     if isinstance(e, Ramp):
-        return replace(e, base=simplify(e.base - low, known))
-    return simplify(e - low, known)
+        return replace(e, base=simplify(e.base - low, bounds))
+    return simplify(e - low, bounds)

@@ -24,17 +24,17 @@ from tensorkiln.ir.visit import (
 from tensorkiln.schedule.tree.names import name_of
 
 
-def path_to(s: Stmt, it: str | Stmt) -> tuple[Stmt, ...] | None:
-    """Statements from `s` to `it`, a statement or the name of a loop or block, both included; None
-    when not found."""
-    if s is it or name_of(s) == it:
+def path_to(s: Stmt, target: str | Stmt) -> tuple[Stmt, ...] | None:
+    """Statements from `s` to `target`, a statement or the name of a loop or block, both included;
+    None when not found."""
+    if s is target or name_of(s) == target:
         return (s,)
     for t in substmts(s):
-        if t is not it and isinstance(t, Store):
+        if t is not target and isinstance(t, Store):
             continue  # nothing is in a store, and most statements are stores
-        found = path_to(t, it)
-        if found is not None:
-            return (s, *found)
+        path = path_to(t, target)
+        if path is not None:
+            return (s, *path)
     return None
 
 
@@ -58,21 +58,21 @@ def with_child(s: Stmt, old: Stmt, new: Stmt) -> Stmt:
 def substitute_loops(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
     """Replace variables everywhere. Buffers that are allocated inside, with shapes or strides that
     use them, are replaced by resized ones."""
-    made = {}
+    new_buffers = {}
     for t in walk_stmt(s):
         if isinstance(t, Alloc | MatchBuffer):
             b = t.buffer
             sizes = (*b.shape, *(b.strides_given or ()))
             if any(v in values for e in sizes for v in free_vars(e)):
-                made[b] = _resized(b, values)
+                new_buffers[b] = _resized(b, values)
     s = substitute_stmt(s, values)
-    return replace_buffers(s, made) if made else s
+    return replace_buffers(s, new_buffers) if new_buffers else s
 
 
 def _resized(b: Buffer, values: Mapping[Var, Expr]) -> Buffer:
     shape = tuple(substitute(d, values) for d in b.shape)
-    given = b.strides_given
-    strides = None if given is None else tuple(substitute(d, values) for d in given)
+    old_strides = b.strides_given
+    strides = None if old_strides is None else tuple(substitute(d, values) for d in old_strides)
     return replace(b, shape=shape, strides_given=strides)
 
 
@@ -107,5 +107,5 @@ def _rebound(s: Stmt, values: Mapping[Var, Var], name: Callable[[str], str]) -> 
 def _second(s: Stmt, buffers: Mapping[Buffer, Buffer]) -> dict[Buffer, Buffer]:
     """The part of `buffers` whose old buffers are still allocated in `s`; the others were resized,
     and so are new already."""
-    made = {t.buffer for t in walk_stmt(s) if isinstance(t, Alloc | MatchBuffer)}
-    return {old: new for old, new in buffers.items() if old in made}
+    local_buffers = {t.buffer for t in walk_stmt(s) if isinstance(t, Alloc | MatchBuffer)}
+    return {old: new for old, new in buffers.items() if old in local_buffers}

@@ -7,7 +7,7 @@ from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.tree.errors import ScheduleError
 
 
-def require_shared_by_block(f: PrimFunc, where: str) -> PrimFunc:
+def require_shared_by_block(f: PrimFunc, call: str) -> PrimFunc:
     """The function. ScheduleError if a shared buffer is allocated inside of a loop over threads: a
     block has one such buffer, which all of its threads use."""
     for s in walk_stmt(f.body):
@@ -18,7 +18,7 @@ def require_shared_by_block(f: PrimFunc, where: str) -> PrimFunc:
                 raise ScheduleError(
                     f"shared buffer {t.buffer.name!r} would be allocated inside of loop "
                     f"{s.var.name!r} over {s.attrs['thread']}",
-                    where=where,
+                    where=call,
                     hint="allocate it around the loops over threadIdx, or make it local",
                 )
     return f
