@@ -47,8 +47,8 @@ def decomposed(b: Binding) -> list[Binding]:
         rows, columns = scores.tensor.shape[2:]
         i = emit("arange", start=columns - rows, step=1, count=rows, dtype="int32")
         j = emit("arange", start=0, step=1, count=columns, dtype="int32")
-        seen = emit("greater_equal", emit("reshape", i, shape=(rows, 1)), j)
-        scores = emit("where", seen, scores, number(-np.inf))
+        visible = emit("greater_equal", emit("reshape", i, shape=(rows, 1)), j)
+        scores = emit("where", visible, scores, number(-np.inf))
     if call.attrs.unseen == "nan":
         weights = emit("softmax", scores, axis=3)
     else:

@@ -97,13 +97,15 @@ class _Attention(AttentionBlocks):
         tile = self.tile
 
         def step(j: Expr) -> Stmt:
-            at = simplify(j * tile.all_keys)
+            first_key = simplify(j * tile.all_keys)
             size = self.keys
-            keys = self._copy(self.key, tile.all_keys, at, size, lambda t, d: self.k(b, h, t, d))
+            keys = self._copy(
+                self.key, tile.all_keys, first_key, size, lambda t, d: self.k(b, h, t, d)
+            )
             return seq(
                 keys,
-                self._copy_values(b, h, at),
-                self._each_thread(lambda t: self._scores(t, b, h, first, at)),
+                self._copy_values(b, h, first_key),
+                self._each_thread(lambda t: self._scores(t, b, h, first, first_key)),
                 self._each_thread(self._softmax),
                 self._each_thread(self._sums),
             )
@@ -152,8 +154,8 @@ class _Attention(AttentionBlocks):
 
         def copy(e: Expr) -> Stmt:
             d, j = simplify(e % self.depth), simplify(e // self.depth)
-            at = simplify(first + j)
-            return self._guarded(into, (d, j), element(at, d), is_inside(at, extent, size))
+            row = simplify(first + j)
+            return self._guarded(into, (d, j), element(row, d), is_inside(row, extent, size))
 
         count = IntImm(self.depth * size)
         return self._each_thread(lambda t: strided("e", count, self.tile.threads, t, copy))
@@ -165,9 +167,9 @@ class _Attention(AttentionBlocks):
 
         def copy(e: Expr) -> Stmt:
             d, j = simplify(e % size), simplify(e // size)
-            at = simplify(first + j)
-            inside = [*is_inside(at, self.keys, keys), *is_inside(d, IntImm(self.width), size)]
-            return self._guarded(self.values, (j, d), self.v(b, h, at, d), inside)
+            row = simplify(first + j)
+            inside = [*is_inside(row, self.keys, keys), *is_inside(d, IntImm(self.width), size)]
+            return self._guarded(self.values, (j, d), self.v(b, h, row, d), inside)
 
         count = IntImm(size * keys)
         return self._each_thread(lambda t: strided("e", count, self.tile.threads, t, copy))
@@ -193,7 +195,7 @@ class _Attention(AttentionBlocks):
             self._registers(["r", "c"], [self.tile.rows, self.columns], column),
         )
 
-    def _scores(self, t: Expr, b: Expr, h: Expr, first: Expr, at: Expr) -> Stmt:
+    def _scores(self, t: Expr, b: Expr, h: Expr, first: Expr, first_key: Expr) -> Stmt:
         """Compute the scores of a thread's rows and keys, and the maximum of each row over these
         keys."""
         tile = self.tile
@@ -211,14 +213,14 @@ class _Attention(AttentionBlocks):
             return self._registers(["r", "c"], extents, lambda r, c: product(d, r, c))
 
         def mask(r: Expr, c: Expr) -> Stmt:
-            row, key = simplify(first + self._row(t, r)), simplify(at + self._column(t, c))
-            own, value = Load(self.scores, (t, r, c)), Var("s", self.dtype)
+            row, key = simplify(first + self._row(t, r)), simplify(first_key + self._column(t, c))
+            raw_score, value = Load(self.scores, (t, r, c)), Var("s", self.dtype)
             inside = is_inside(key, self.keys, tile.all_keys)
             if self.mask is not None:
                 inside += is_inside(row, self.rows, tile.all_rows)
             store = Store(self.scores, (t, r, c), value)
             greater = Store(best, (r,), maximum(Load(best, (r,)), value))
-            score = simplify_value(self.score(own, b, h, row, key), {})
+            score = simplify_value(self.score(raw_score, b, h, row, key), {})
             body = Let(value, score, seq(store, greater))
             # A score that is hidden gets weight exp(-inf) = 0.
             hidden = Store(self.scores, (t, r, c), self._number(float("-inf")))
@@ -227,52 +229,54 @@ class _Attention(AttentionBlocks):
         def part(r: Expr) -> Stmt:
             return Store(self.parts, (t % tile.across, self._row(t, r)), Load(best, (r,)))
 
-        rows, both = [tile.rows], [tile.rows, tile.keys]
+        rows, score_shape = [tile.rows], [tile.rows, tile.keys]
         return within(
             [best],
-            self._registers(["r", "c"], both, clear),
+            self._registers(["r", "c"], score_shape, clear),
             loop("d", self.depth, term, keep=True),
             self._registers(["r"], rows, lambda r: Store(best, (r,), self._number(LOWEST))),
-            self._registers(["r", "c"], both, mask),
+            self._registers(["r", "c"], score_shape, mask),
             self._registers(["r"], rows, part),
         )
 
     def _softmax(self, t: Expr) -> Stmt:
         """Update the maxima, turn scores into weights, and rescale the sums so far."""
-        tile, one = self.tile, (IntImm(0),)
+        tile, origin = self.tile, (IntImm(0),)
         new = buffer("new", (1,), self.dtype, "register")
         alpha = buffer("alpha", (1,), self.dtype, "register")
 
         def row(r: Expr) -> Stmt:
-            at, mine = (t, r), self._row(t, r)
+            row_index, mine = (t, r), self._row(t, r)
 
             def part(j: Expr) -> Stmt:
-                return Store(new, one, maximum(Load(new, one), Load(self.parts, (j, mine))))
+                return Store(new, origin, maximum(Load(new, origin), Load(self.parts, (j, mine))))
 
             def weight(c: Expr) -> Stmt:
                 value = Var("p", self.dtype)
-                e = intrin("exp", Load(self.scores, (t, r, c)) - Load(new, one))
+                e = intrin("exp", Load(self.scores, (t, r, c)) - Load(new, origin))
                 store = Store(self.weights, (self._column(t, c), mine), value)
-                return Let(value, e, seq(store, Store(self.total, at, self._at(at) + value)))
+                return Let(
+                    value, e, seq(store, Store(self.total, row_index, self._at(row_index) + value))
+                )
 
             def rescale(c: Expr) -> Stmt:
-                scaled = Load(self.weighted, (t, r, c)) * Load(alpha, one)
+                scaled = Load(self.weighted, (t, r, c)) * Load(alpha, origin)
                 return Store(self.weighted, (t, r, c), scaled)
 
             return seq(
-                Store(new, one, Load(self.top, at)),
+                Store(new, origin, Load(self.top, row_index)),
                 loop("p", tile.across, part, keep=True),
-                Store(alpha, one, intrin("exp", Load(self.top, at) - Load(new, one))),
-                Store(self.top, at, Load(new, one)),
-                Store(self.total, at, self._at(at) * Load(alpha, one)),
+                Store(alpha, origin, intrin("exp", Load(self.top, row_index) - Load(new, origin))),
+                Store(self.top, row_index, Load(new, origin)),
+                Store(self.total, row_index, self._at(row_index) * Load(alpha, origin)),
                 self._registers(["c"], [tile.keys], weight),
                 self._registers(["c"], [self.columns], rescale),
             )
 
         return within([new, alpha], self._registers(["r"], [tile.rows], row))
 
-    def _at(self, at: tuple[Expr, ...]) -> Expr:
-        return Load(self.total, at)
+    def _at(self, index: tuple[Expr, ...]) -> Expr:
+        return Load(self.total, index)
 
     def _sums(self, t: Expr) -> Stmt:
         """Add the values of the tile of keys, times their weights."""
@@ -296,35 +300,35 @@ class _Attention(AttentionBlocks):
 
     def _finish(self, t: Expr, b: Expr, h: Expr, first: Expr) -> Stmt:
         """Divide by the sum of all exponentials, and store."""
-        tile, one = self.tile, (IntImm(0),)
+        tile, origin = self.tile, (IntImm(0),)
         total = buffer("all", (1,), self.dtype, "register")
 
         def row(r: Expr) -> Stmt:
             def part(j: Expr) -> Stmt:
-                other = Load(self.parts, (j, self._row(t, r)))
-                return Store(total, one, Load(total, one) + other)
+                partial_sum = Load(self.parts, (j, self._row(t, r)))
+                return Store(total, origin, Load(total, origin) + partial_sum)
 
-            inverse = self._number(1) / Load(total, one)
+            inverse = self._number(1) / Load(total, origin)
             if self.keeps_zero:  # a row that sees no key has total 0
                 zero = self._number(0)
-                inverse = select(zero < Load(total, one), inverse, zero)
-            at = simplify(first + self._row(t, r))
+                inverse = select(zero < Load(total, origin), inverse, zero)
+            query = simplify(first + self._row(t, r))
             return seq(
-                Store(total, one, self._number(0)),
+                Store(total, origin, self._number(0)),
                 loop("p", tile.across, part, keep=True),
-                Store(total, one, inverse),
-                self._registers(["c"], [self.columns], lambda c: store(r, at, c)),
+                Store(total, origin, inverse),
+                self._registers(["c"], [self.columns], lambda c: store(r, query, c)),
             )
 
         def store(r: Expr, s: Expr, c: Expr) -> Stmt:
             d = self._column(t, c)
-            value = Load(self.weighted, (t, r, c)) * Load(total, one)
+            value = Load(self.weighted, (t, r, c)) * Load(total, origin)
             element = self.group.element(self.group.out_var, {self.var: lambda *_: value})
             result = simplify_value(element(*([IntImm(0)] * self.group.out_type.ndim)), {})
             index = self.group.store_index(self.outer_index(b, h, s, d))
             inside = is_inside(s, self.rows, tile.all_rows)
             inside += is_inside(d, IntImm(self.width), self.columns * tile.across)
-            made = Store(self.group.out, index, result)
-            return If(logical_and(*inside), made) if inside else made
+            out_store = Store(self.group.out, index, result)
+            return If(logical_and(*inside), out_store) if inside else out_store
 
         return within([total], self._registers(["r"], [tile.rows], row))

@@ -41,11 +41,11 @@ class AttentionBlocks(AttentionOperands):
         """The number of tiles of keys for the block whose queries begin at `first`. With `causal`
         it ends with the last key that its last query may see."""
         n = self.tile_keys
-        seen = self.keys
+        visible_keys = self.keys
         if self.causal:
             last = first + (self.tile_rows + self.keys - self.rows)
-            seen = maximum(minimum(self.keys, last), 0)
-        return simplify((seen + (n - 1)) // n)
+            visible_keys = maximum(minimum(self.keys, last), 0)
+        return simplify((visible_keys + (n - 1)) // n)
 
 
 def bind_blocks(s: Schedule) -> None:
@@ -55,7 +55,7 @@ def bind_blocks(s: Schedule) -> None:
         s.bind(name, f"blockIdx.{index}")
 
 
-def is_inside(at: Expr, extent: Expr, step: int) -> list[Expr]:
+def is_inside(index: Expr, extent: Expr, step: int) -> list[Expr]:
     """The condition that an index is below `extent`, as a list; empty if steps of `step` end with
     the extent."""
-    return [] if int_value(simplify(extent % step)) == 0 else [at < extent]
+    return [] if int_value(simplify(extent % step)) == 0 else [index < extent]

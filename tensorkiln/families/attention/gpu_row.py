@@ -79,8 +79,8 @@ def tile_of(call: Call, target: Target) -> AttentionTile | None:
     q = call.args[0].type
     assert isinstance(q, TensorType)
     rows, (depth, width) = int_value(q.shape[2]), head_sizes(call)
-    most, threads = target["max_shared_memory_per_block"], target["max_num_threads"]
-    assert isinstance(most, int) and isinstance(threads, int)
+    memory_limit, threads = target["max_shared_memory_per_block"], target["max_num_threads"]
+    assert isinstance(memory_limit, int) and isinstance(threads, int)
     if not depth or not width:
         return None
 
@@ -88,7 +88,7 @@ def tile_of(call: Call, target: Target) -> AttentionTile | None:
         if t.down == 1 and (rows is None or rows > _SINGLE):
             return False  # each query would read all keys and values by itself
         few = t.threads <= threads and t.rows * t.columns(width) <= _SUMS
-        return few and t.shared(depth, width) * q.dtype.bytes <= most
+        return few and t.shared(depth, width) * q.dtype.bytes <= memory_limit
 
     tiles = [t for t in _TILES if fits(t)]
     if rows is not None:

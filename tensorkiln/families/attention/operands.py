@@ -49,8 +49,8 @@ class AttentionOperands:
             low = const(float("-inf"), self.dtype)
             value = select(m, value, low) if m.dtype.is_bool else value + cast(m, self.dtype)
         if self.causal:
-            seen = binary("le", t, s + (self.keys - self.rows))
-            value = select(seen, value, const(float("-inf"), self.dtype))
+            visible = binary("le", t, s + (self.keys - self.rows))
+            value = select(visible, value, const(float("-inf"), self.dtype))
         return value
 
     def outer_index(self, b: Expr, h: Expr, s: Expr, d: Expr) -> tuple[Expr, ...]:

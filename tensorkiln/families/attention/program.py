@@ -201,26 +201,26 @@ class _Row:
         best, part = self.local("best", c.lanes), self.local("part", c.lanes)
         new, alpha = self.local("new", 1), self.local("alpha", 1)
 
-        def mask(t: Expr, most: Buffer, at: Expr) -> Stmt:
+        def mask(t: Expr, maxima: Buffer, index: Expr) -> Stmt:
             value, raw = Var("s", c.dtype), Load(self.scores, (t,))
             score = c.score(raw, self.b, self.h, self.s, simplify(first + t))
-            greater = maximum(Load(most, (at,)), value)
-            keep = seq(Store(self.scores, (t,), value), Store(most, (at,), greater))
+            greater = maximum(Load(maxima, (index,)), value)
+            keep = seq(Store(self.scores, (t,), value), Store(maxima, (index,), greater))
             return Let(value, simplify_value(score, {}), keep)
 
         def exponential(i: Expr, lane: Expr) -> Stmt:
-            at, value = (i * c.lanes + lane,), Var("p", c.dtype)
-            e = intrin("exp", Load(self.scores, at) - Load(new, (zero,)))
+            index, value = (i * c.lanes + lane,), Var("p", c.dtype)
+            e = intrin("exp", Load(self.scores, index) - Load(new, (zero,)))
             # The rounded ones are summed, so that weights add up to 1 as they are multiplied.
             power = cast(value, self.powers.dtype)
             add = Store(part, (lane,), Load(part, (lane,)) + cast(power, self.c.dtype))
-            return Let(value, e, seq(Store(self.powers, at, power), add))
+            return Let(value, e, seq(Store(self.powers, index, power), add))
 
         def rescale(d: Expr) -> Stmt:
             return Store(self.weighted, (d,), Load(self.weighted, (d,)) * Load(alpha, (zero,)))
 
         top, greatest = Load(self.top, (zero,)), Load(new, (zero,))
-        rest = simplify(count // c.lanes * c.lanes)
+        tail_start = simplify(count // c.lanes * c.lanes)
         total = Load(self.total, (zero,)) * Load(alpha, (zero,))
         return within(
             [best, part, new, alpha],
@@ -232,7 +232,9 @@ class _Row:
                 lambda i, lane: mask(i * c.lanes + lane, best, lane),
                 ["", "lane"],
             ),
-            loop("t_rest", simplify(count - rest), lambda t: mask(t, new, zero), lo=rest),
+            loop(
+                "t_rest", simplify(count - tail_start), lambda t: mask(t, new, zero), lo=tail_start
+            ),
             loop(
                 "t_hidden",
                 simplify(size * c.lanes - count),
@@ -296,14 +298,14 @@ class _Row:
         def store(d: Expr) -> Stmt:
             value = Load(self.weighted, (d,)) * Load(inv, zero)
             element = c.group.element(c.group.out_var, {c.var: lambda *_: value})
-            at = c.group.store_index(c.outer_index(self.b, self.h, self.s, d))
+            out_index = c.group.store_index(c.outer_index(self.b, self.h, self.s, d))
             result = simplify_value(element(*([IntImm(0)] * c.group.out_type.ndim)), {})
-            return Store(c.group.out, at, result)
+            return Store(c.group.out, out_index, result)
 
-        total, none = Load(self.total, zero), self.number(0)
+        total, zero_total = Load(self.total, zero), self.number(0)
         value = self.number(1) / total
         if c.keeps_zero:  # a row that sees no key has total 0
-            value = select(none < total, value, none)
+            value = select(zero_total < total, value, zero_total)
         return within([inv], _set(inv, value), self.columns("end", store))
 
 

@@ -25,12 +25,12 @@ from tensorkiln.target.registers import highest, max_rows
 def _fits(call: Call, out: TensorType, target: Target) -> bool:
     """Whether the head size is a multiple of the vector width, and operands are packed as the
     family asks."""
-    found = _layouts(call, out, target)
-    if found is None:
+    layouts = _layouts(call, out, target)
+    if layouts is None:
         return False
-    asked = zip(call.args, found.operands, strict=True)
+    arg_layouts = zip(call.args, layouts.operands, strict=True)
     return all(
-        isinstance(a.type, TensorType) and want in (None, a.type.layout) for a, want in asked
+        isinstance(a.type, TensorType) and want in (None, a.type.layout) for a, want in arg_layouts
     )
 
 

@@ -33,8 +33,8 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
     s = Schedule(attention_program(c), check=check)
     tasks = s.loops(role="task")
     sizes = [int_value(s.loop(task).extent) for task in tasks]
-    known = [n for n in sizes if n is not None]
-    few = len(known) == len(sizes) and math.prod(known) < FEW_TASKS
+    static_sizes = [n for n in sizes if n is not None]
+    few = len(static_sizes) == len(sizes) and math.prod(static_sizes) < FEW_TASKS
     few = few and int_value(c.rows) is not None
     if not few:
         share(s, tasks)
@@ -74,10 +74,10 @@ def _several(s: Schedule, role: str, count: int) -> list[str]:
     return the loops over the vectors of a group."""
     (loop,) = s.loops(role=role)
     size, roles = count if s.reaches(loop, count) else 1, (role, "vector")
-    found = s.split(loop, size, (f"{loop}_0", f"o_{loop}"), "peel", roles)
-    if (rest := found.tail) is None:
-        return [found.inner]
-    return [found.inner, s.split(rest, 1, (f"{rest}_0", f"o_{rest}"), roles=roles).inner]
+    groups = s.split(loop, size, (f"{loop}_0", f"o_{loop}"), "peel", roles)
+    if (tail := groups.tail) is None:
+        return [groups.inner]
+    return [groups.inner, s.split(tail, 1, (f"{tail}_0", f"o_{tail}"), roles=roles).inner]
 
 
 def _tile(s: Schedule, rows: str, first: int) -> None:

@@ -78,19 +78,19 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     tile = tile_of(group.anchor, target)
     if tile is None:
         return None
-    made = _Attention(group.unviewed, tile, least_capability(target))
-    s = Schedule(PrimFunc(group.name, made.group.params, made.grid(made.block)), check)
+    tiles = _Attention(group.unviewed, tile, least_capability(target))
+    s = Schedule(PrimFunc(group.name, tiles.group.params, tiles.grid(tiles.block)), check)
     bind_blocks(s)
-    for name, lanes in made.lanes.items():
+    for name, lanes in tiles.lanes.items():
         for copy in s.loops(role=_COPY.format(name)):
-            done: Cooperative = s.cooperative(copy, tile.threads, lanes)
-            rounds = static(s.loop(done.rounds).extent, "rounds of a copy")
+            copies: Cooperative = s.cooperative(copy, tile.threads, lanes)
+            rounds = static(s.loop(copies.rounds).extent, "rounds of a copy")
             # Unrolled copies load before they store, so each iteration takes registers.
             at_once = next(n for n in range(_AT_ONCE, 0, -1) if rounds % n == 0)
-            s.unroll(s.split(done.rounds, at_once).inner if at_once < rounds else done.rounds)
+            s.unroll(s.split(copies.rounds, at_once).inner if at_once < rounds else copies.rounds)
     for store in s.loops(role=_STORE):
-        s.cooperative(store, tile.threads, made.stored_lanes)
-    for b in (made.queries, made.key, made.values):
+        s.cooperative(store, tile.threads, tiles.stored_lanes)
+    for b in (tiles.queries, tiles.key, tiles.values):
         s.storage_align(b.name, 0, static(b.shape[1], "a row"), PAD // b.dtype.bytes)
     bind_threads(s)
     for name in s.loops(role=_REGISTER):
@@ -116,14 +116,14 @@ class _Attention(AttentionBlocks):
         self.weighted = self._own("weighted", self.columns // SUMS.columns, SUMS.count)
         self.top = self._own("top", _ROWS)  # the greatest score so far
         self.total = self._own("total", _ROWS)  # of the exponentials of own keys
-        at = (*(Var(n) for n in ("b", "h", "s")), Var("d"))
+        indices = (*(Var(n) for n in ("b", "h", "s")), Var("d"))
         operands = (("queries", self.q, self.depth), ("keys", self.k, self.depth))
         self.lanes = {
-            name: self._vector(element(*at), at[-1], size)
+            name: self._vector(element(*indices), indices[-1], size)
             for name, element, size in (*operands, ("values", self.v, self.width))
         }
-        place = Load(group.out, group.store_index(self.outer_index(*at)))
-        self.stored_lanes = self._vector(place, at[-1], self.width)
+        place = Load(group.out, group.store_index(self.outer_index(*indices)))
+        self.stored_lanes = self._vector(place, indices[-1], self.width)
 
     def _vector(self, value: Expr, d: Var, size: int) -> int:
         """How many elements of a head can be accessed at once."""
@@ -143,11 +143,17 @@ class _Attention(AttentionBlocks):
         tile = self.tile
 
         def step(j: Expr) -> Stmt:
-            at = simplify(j * tile.keys)
+            first_key = simplify(j * tile.keys)
             return seq(
-                self._copy(self.key, at, self.keys, self.depth, lambda t, d: self.k(b, h, t, d)),
-                self._copy(self.values, at, self.keys, self.width, lambda t, d: self.v(b, h, t, d)),
-                each_thread("thread", tile.threads, lambda t: self._look(t, b, h, first, at)),
+                self._copy(
+                    self.key, first_key, self.keys, self.depth, lambda t, d: self.k(b, h, t, d)
+                ),
+                self._copy(
+                    self.values, first_key, self.keys, self.width, lambda t, d: self.v(b, h, t, d)
+                ),
+                each_thread(
+                    "thread", tile.threads, lambda t: self._look(t, b, h, first, first_key)
+                ),
             )
 
         return within(
@@ -181,11 +187,11 @@ class _Attention(AttentionBlocks):
         lanes = self.lanes[into.name]
 
         def copy(j: Expr, d: Expr) -> Stmt:
-            at = simplify(first + j)
-            store = Store(into, (j, d), simplify_value(element(at, d), {}))
-            known = is_inside(at, extent, rows) + self._whole(d, size, lanes)
+            row = simplify(first + j)
+            store = Store(into, (j, d), simplify_value(element(row, d), {}))
+            conds = is_inside(row, extent, rows) + self._whole(d, size, lanes)
             zero = Store(into, (j, d), const(0, self.half))
-            return If(logical_and(*known), store, zero) if known else store
+            return If(logical_and(*conds), store, zero) if conds else store
 
         names, role = ["j", "d"], _COPY.format(into.name)
         return nest(names, [rows, whole(size)], copy, [role, ""], True)
@@ -200,10 +206,10 @@ class _Attention(AttentionBlocks):
         element = self.group.element(self.group.out_var, {self.var: lambda *_: value})
         result = simplify_value(element(*([IntImm(0)] * self.group.out_type.ndim)), {})
         index = self.group.store_index(self.outer_index(b, h, s, d))
-        made = Store(self.group.out, index, result)
-        known = is_inside(s, self.rows, self.tile.rows)
-        known += self._whole(d, self.width, self.stored_lanes)
-        return If(logical_and(*known), made) if known else made
+        store = Store(self.group.out, index, result)
+        conds = is_inside(s, self.rows, self.tile.rows)
+        conds += self._whole(d, self.width, self.stored_lanes)
+        return If(logical_and(*conds), store) if conds else store
 
     # ---- threads -------------------------------------------------------------------------------
 
@@ -226,7 +232,7 @@ class _Attention(AttentionBlocks):
         columns = loop("c", self.columns // SUMS.columns, clear, _REGISTER)
         return seq(self._each_row(row), columns)
 
-    def _look(self, t: Expr, b: Expr, h: Expr, first: Expr, at: Expr) -> Stmt:
+    def _look(self, t: Expr, b: Expr, h: Expr, first: Expr, first_key: Expr) -> Stmt:
         """Process the tile of keys and values in shared memory."""
         products = self.tile.keys // SUMS.columns
         sums = self._scratch("sums", products, SUMS.count)  # of products, in vectors
@@ -236,7 +242,7 @@ class _Attention(AttentionBlocks):
         return within(
             [sums, scores, alpha, best],
             self._products(t, sums),
-            self._mask(t, b, h, first, at, sums, scores, best),
+            self._mask(t, b, h, first, first_key, sums, scores, best),
             self._softmax(t, scores, best, alpha),
             self._rescale(t, alpha),
             self._weigh(t, scores),
@@ -255,8 +261,8 @@ class _Attention(AttentionBlocks):
             queries = loaded(self.queries, False, LEFT_MATRICES, t, self._first(t), k * UNIT)
 
             def keys(c: Expr) -> Stmt:
-                found = loaded(self.key, False, RIGHT_MATRICES, t, c * UNIT, k * UNIT)
-                return self._both(b, found, a, lambda half: (sums, (simplify(c * 2 + half),)))
+                fragment = loaded(self.key, False, RIGHT_MATRICES, t, c * UNIT, k * UNIT)
+                return self._both(b, fragment, a, lambda half: (sums, (simplify(c * 2 + half),)))
 
             store = Store(a, (lane_ramp(_FRAGMENT),), queries)
             return seq(store, loop("c", self.tile.keys // UNIT, keys, _REGISTER))
@@ -270,21 +276,23 @@ class _Attention(AttentionBlocks):
     def _both(
         self,
         into: Buffer,
-        right: Expr,
-        left: Buffer,
+        right_fragment: Expr,
+        left_fragment: Buffer,
         place: Callable[[int], tuple[Buffer, tuple[Expr, ...]]],
     ) -> Stmt:
-        """Add the products of `left` with two right factors, loaded together, to the sums at
-        `place(0)` and `place(1)`."""
-        every, half = lane_ramp(_FRAGMENT), _FRAGMENT // 2
-        found: list[Stmt] = [Store(into, (every,), right)]
+        """Add the products of `left_fragment` with two right factors, loaded together, to the sums
+        at `place(0)` and `place(1)`."""
+        ramp, half = lane_ramp(_FRAGMENT), _FRAGMENT // 2
+        stmts: list[Stmt] = [Store(into, (ramp,), right_fragment)]
         for k in range(2):
             sums, index = place(k)
-            at = (*index, lane_ramp(SUMS.count))
-            y = chosen(Load(into, (every,)), tuple(range(k * half, (k + 1) * half)))
-            value = multiplied(Load(left, (every,)), y, Load(sums, at), self.capability)
-            found.append(Store(sums, at, value))
-        return seq(*found)
+            sum_index = (*index, lane_ramp(SUMS.count))
+            y = chosen(Load(into, (ramp,)), tuple(range(k * half, (k + 1) * half)))
+            value = multiplied(
+                Load(left_fragment, (ramp,)), y, Load(sums, sum_index), self.capability
+            )
+            stmts.append(Store(sums, sum_index, value))
+        return seq(*stmts)
 
     def _mask(
         self,
@@ -292,7 +300,7 @@ class _Attention(AttentionBlocks):
         b: Expr,
         h: Expr,
         first: Expr,
-        at: Expr,
+        first_key: Expr,
         sums: Buffer,
         scores: Buffer,
         best: Buffer,
@@ -301,25 +309,27 @@ class _Attention(AttentionBlocks):
         hidden = const(float("-inf"), self.dtype)
 
         def apart(c: Expr) -> Stmt:
-            own = Load(sums, (c, lane_ramp(SUMS.count)))
-            every = range(SUMS.count)
-            return seq(*(Store(scores, (c, IntImm(e)), chosen(own, (e,))) for e in every))
+            thread_sums = Load(sums, (c, lane_ramp(SUMS.count)))
+            elements = range(SUMS.count)
+            return seq(
+                *(Store(scores, (c, IntImm(e)), chosen(thread_sums, (e,))) for e in elements)
+            )
 
         def one(c: Expr, r: Expr, e: Expr) -> Stmt:
             place = c, simplify(r * _PAIR + e)
             row, column = SUMS.place(t % WARP_THREADS, place[1])
             row = simplify(first + self._first(t) + row)
-            key = simplify(at + c * SUMS.columns + column)
+            key = simplify(first_key + c * SUMS.columns + column)
             score = simplify_value(self.score(Load(scores, place), b, h, row, key), {})
-            known = is_inside(key, self.keys, self.tile.keys)
-            if self.mask is None and known:
-                score, known = select(known[0], score, hidden), []
+            conds = is_inside(key, self.keys, self.tile.keys)
+            if self.mask is None and conds:
+                score, conds = select(conds[0], score, hidden), []
             elif self.mask is not None:
-                known += is_inside(row, self.rows, self.tile.rows)
+                conds += is_inside(row, self.rows, self.tile.rows)
             value = Var("s", self.dtype)
             greater = Store(best, (r,), maximum(Load(best, (r,)), value))
             body = Let(value, score, seq(Store(scores, place, value), greater))
-            return If(logical_and(*known), body, Store(scores, place, hidden)) if known else body
+            return If(logical_and(*conds), body, Store(scores, place, hidden)) if conds else body
 
         count = self.tile.keys // SUMS.columns
         return seq(
@@ -332,22 +342,22 @@ class _Attention(AttentionBlocks):
         """Update maxima and sums of exponentials, and replace scores by weights."""
 
         def row(r: Expr) -> Stmt:
-            own, new = (t, r), Var("new", self.dtype)
-            top = Load(self.top, own)
+            row_index, new = (t, r), Var("new", self.dtype)
+            top = Load(self.top, row_index)
             # The four threads of a row are neighbours, so they can exchange values without shared
             # memory.
-            most = maximum(top, intrin("subgroup_max", Load(best, (r,)), IntImm(_QUAD)))
+            row_max = maximum(top, intrin("subgroup_max", Load(best, (r,)), IntImm(_QUAD)))
             steps = seq(
                 Store(alpha, (r,), _exp(top - new)),
-                Store(self.top, own, new),
-                Store(self.total, own, Load(self.total, own) * Load(alpha, (r,))),
+                Store(self.top, row_index, new),
+                Store(self.total, row_index, Load(self.total, row_index) * Load(alpha, (r,))),
             )
-            return Let(new, most, steps)
+            return Let(new, row_max, steps)
 
         def weight(c: Expr, r: Expr, e: Expr) -> Stmt:
-            place, own, value = (c, simplify(r * _PAIR + e)), (t, r), Var("p", self.dtype)
-            power = _exp(Load(scores, place) - Load(self.top, own))
-            add = Store(self.total, own, Load(self.total, own) + value)
+            place, row_index, value = (c, simplify(r * _PAIR + e)), (t, r), Var("p", self.dtype)
+            power = _exp(Load(scores, place) - Load(self.top, row_index))
+            add = Store(self.total, row_index, Load(self.total, row_index) + value)
             return Let(value, power, seq(Store(scores, place, value), add))
 
         extents = [self.tile.keys // SUMS.columns, _ROWS, _PAIR]
@@ -356,8 +366,8 @@ class _Attention(AttentionBlocks):
 
     def _rescale(self, t: Expr, alpha: Buffer) -> Stmt:
         def rescale(c: Expr) -> Stmt:
-            at = (t, c, lane_ramp(SUMS.count))
-            return Store(self.weighted, at, Load(self.weighted, at) * self._by_row(alpha))
+            index = (t, c, lane_ramp(SUMS.count))
+            return Store(self.weighted, index, Load(self.weighted, index) * self._by_row(alpha))
 
         return loop("c", self.columns // SUMS.columns, rescale, _REGISTER)
 
@@ -379,9 +389,9 @@ class _Attention(AttentionBlocks):
             weights = Store(a, (lane_ramp(_FRAGMENT),), cast(joined(parts), self.half))
 
             def values(c: Expr) -> Stmt:
-                found = loaded(self.values, True, RIGHT_MATRICES, t, c * UNIT, k * UNIT)
+                fragment = loaded(self.values, True, RIGHT_MATRICES, t, c * UNIT, k * UNIT)
                 return self._both(
-                    b, found, a, lambda half: (self.weighted, (t, simplify(c * 2 + half)))
+                    b, fragment, a, lambda half: (self.weighted, (t, simplify(c * 2 + half)))
                 )
 
             return seq(weights, loop("c", self.columns // UNIT, values, _REGISTER))
@@ -403,14 +413,14 @@ class _Attention(AttentionBlocks):
 
         def store(c: Expr) -> Stmt:
             sums = Load(self.weighted, (t, c, lane_ramp(SUMS.count))) * self._by_row(inverse)
-            made = []
+            stores = []
             for first in range(0, SUMS.count, _PAIR):
                 row, column = SUMS.place(t % WARP_THREADS, IntImm(first))
-                at = simplify(self._first(t) + row)
+                query = simplify(self._first(t) + row)
                 pair = cast(chosen(sums, (first, first + 1)), self.half)
-                index = (at, lane_ramp(_PAIR, simplify(c * SUMS.columns + column)))
-                made.append(Store(self.queries, index, pair))
-            return seq(*made)
+                index = (query, lane_ramp(_PAIR, simplify(c * SUMS.columns + column)))
+                stores.append(Store(self.queries, index, pair))
+            return seq(*stores)
 
         columns = loop("c", self.columns // SUMS.columns, store, _REGISTER)
         return within([inverse], self._each_row(row), columns)

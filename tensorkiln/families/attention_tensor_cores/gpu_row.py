@@ -64,13 +64,13 @@ def tile_of(call: Call, target: Target) -> WarpAttentionTile | None:
     assert isinstance(q, TensorType) and isinstance(k, TensorType)
     rows, keys = int_value(q.shape[2]), int_value(k.shape[2])
     depth, width = head_sizes(call)
-    most, threads = target["max_shared_memory_per_block"], target["max_num_threads"]
-    assert isinstance(most, int) and isinstance(threads, int)
+    memory_limit, threads = target["max_shared_memory_per_block"], target["max_num_threads"]
+    assert isinstance(memory_limit, int) and isinstance(threads, int)
     if not depth or not width or width > (_WIDEST if len(call.args) < 4 else _WIDEST_MASKED):
         return None
 
     def fits(t: WarpAttentionTile) -> bool:
-        return t.threads <= threads and t.shared(depth, width) <= most
+        return t.threads <= threads and t.shared(depth, width) <= memory_limit
 
     # The values of a mask need registers beside the scores, and beside the sums.
     sizes = _KEYS if len(call.args) < 4 else _KEYS[1:] if width <= _WIDE else _KEYS[2:]

@@ -53,16 +53,16 @@ class _Reduction:
         """The statements of the block that computes the element at an index."""
         group = self.group
         value = simplify_value(group.element(group.out_var)(*index), {})
-        found = list(dict.fromkeys(reductions_of(value)))
-        if len(found) != 1 or not self._is_worth(found[0], group.out_type):
+        reductions = list(dict.fromkeys(reductions_of(value)))
+        if len(reductions) != 1 or not self._is_worth(reductions[0], group.out_type):
             return seq()
-        self.suits, (r,) = True, found
+        self.suits, (r,) = True, reductions
         extent = product(tuple(e for _, e in r.axes))
         threads = enough_threads(int_value(extent), self.most)
-        made = BlockSum("acc", r.op, r.dtype, extent, threads, lambda k: _term(r, k))
-        out = replaced(value, r, made.value)
+        block_sum = BlockSum("acc", r.op, r.dtype, extent, threads, lambda k: _term(r, k))
+        out = replaced(value, r, block_sum.value)
         last = each_thread("thread", 1, lambda t: Store(group.out, group.store_index(index), out))
-        return within(made.buffers, made.stmt, last)
+        return within(block_sum.buffers, block_sum.stmt, last)
 
     def _is_worth(self, r: Reduce, t: TensorType) -> bool:
         terms = int_value(product(tuple(e for _, e in r.axes)))

@@ -89,21 +89,21 @@ _ROUND, _TERM, _REGISTER, _LANE = "round", "term", "register", "lane"
 def schedule(group: Group, target: Target, check: bool = False) -> Schedule | None:
     """The schedule of a group whose output elements are functions of one sum of products. None if
     it is not such a product, or has too few rows or columns for tiles."""
-    group, found = tiled_product(group)
-    tile = None if found is None else tile_of(found, target)
-    if found is None or tile is None:
+    group, contraction = tiled_product(group)
+    tile = None if contraction is None else tile_of(contraction, target)
+    if contraction is None or tile is None:
         return None
-    made = _Tiles(group, found, tile)
+    tiles = _Tiles(group, contraction, tile)
     params, inplace = group.params, inplace_params(group)
-    s = Schedule(PrimFunc(group.name, params, made.stmt(), inplace=inplace), check)
+    s = Schedule(PrimFunc(group.name, params, tiles.stmt(), inplace=inplace), check)
     bind_tiles(s)
     if tile.stages > 1:  # copies of the first round stand before the loop then
         (name,) = s.loops(role=_ROUND)
         s.pipeline(name, tile.stages)
-    for copied in (made.left, made.right):
+    for copied in (tiles.left, tiles.right):
         for name in s.loops(role=_COPY[copied.buffer.name]):
-            done: Cooperative = s.cooperative(name, tile.threads, copied.lanes)
-            s.unroll(done.rounds)
+            division: Cooperative = s.cooperative(name, tile.threads, copied.lanes)
+            s.unroll(division.rounds)
         _set_gaps(s, copied, tile)
     bind_threads(s)
     # Unrolling pays where threads fetch instructions together. Where one runs after the other, as
@@ -225,8 +225,8 @@ def _depth(p: Product, size: tuple[int, int], threads: int, target: Target) -> i
     window, terms = _window(p), int_value(product(tuple(e for _, e in p.terms)))
     if window > 1 and terms is not None and threads % size[1] == 0:
         windows = window * (threads // size[1])
-        more = -(-terms // windows) * windows > -(-terms // depth) * depth
-        if windows <= _WINDOW and fits(windows) and not more:
+        adds_zeros = -(-terms // windows) * windows > -(-terms // depth) * depth
+        if windows <= _WINDOW and fits(windows) and not adds_zeros:
             return windows
     return depth
 
@@ -279,12 +279,12 @@ def _copied(name: str, side: Side, of: TiledProduct, tile: Tile) -> _Copied:
     lanes = max(1, int(along_own)) if not terms else 1 if ahead else max(1, int(along_terms))
     while (of.depth if terms else side.size) % lanes:
         lanes //= 2
-    made = buffer(name, (of.depth, side.size), side.dtype, "shared")
+    shared_buffer = buffer(name, (of.depth, side.size), side.dtype, "shared")
     sizes = [_ODD_CHUNK] if lanes == 1 else []
     sizes += range(max(lanes, _CHUNK_FULL if ahead and tile.full else _CHUNK), 0, -1)
     chunk = next(n for n in sizes if of.depth % n == 0 and n % lanes == 0)
     together = _GROUP if chunk == _ODD_CHUNK and side.size % _GROUP == 0 else 1
-    return _Copied(side, made, terms, lanes, chunk, together)
+    return _Copied(side, shared_buffer, terms, lanes, chunk, together)
 
 
 class _Tiles:
@@ -300,8 +300,8 @@ class _Tiles:
         self.down = _groups(tile.rows // tile.down)
         # Columns of a group are cut into vectors as long as can be stored.
         count, self.group = _groups(tile.columns // tile.across)
-        most = min(self.of.result_lanes, _VECTOR // p.dtype.bytes)
-        self.lanes = math.gcd(self.group, most)
+        lane_limit = min(self.of.result_lanes, _VECTOR // p.dtype.bytes)
+        self.lanes = math.gcd(self.group, lane_limit)
         self.across = count, self.group // self.lanes, self.lanes
         self.column_roles = [_REGISTER, _REGISTER, _LANE if self.lanes > 1 else _REGISTER]
         self.sums = buffer("sums", (tile.threads, *self.down, *self.across), p.dtype, "local")
@@ -322,8 +322,8 @@ class _Tiles:
                 each_thread("thread", tile.threads, self._products),
             )
 
-        def start(t: Expr, *at: Expr) -> Stmt:
-            return Store(self.sums, (t, *at), neutral("sum", p.dtype))
+        def start(t: Expr, *index: Expr) -> Stmt:
+            return Store(self.sums, (t, *index), neutral("sum", p.dtype))
 
         def finish(t: Expr, r: Expr, i: Expr, c: Expr, h: Expr, j: Expr) -> Stmt:
             row = simplify(first_row + self._row(t, r) + i)
@@ -346,7 +346,7 @@ class _Tiles:
         def sums(t: Expr) -> Stmt:
             roles = [_REGISTER, _REGISTER, *self.column_roles]
             extents = [*self.down, *self.across]
-            return nest(["r", "i", "c", "h", "j"], extents, lambda *at: body(t, *at), roles)
+            return nest(["r", "i", "c", "h", "j"], extents, lambda *index: body(t, *index), roles)
 
         return each_thread("thread", self.tile.threads, sums)
 
@@ -359,25 +359,25 @@ class _Tiles:
 
         def term(k: Expr) -> Stmt:
             def row(r: Expr, i: Expr) -> Stmt:
-                at = simplify(self._row(t, r) + i)
-                return Store(rows, (r, i), Load(self.left.buffer, (k, at)))
+                row_index = simplify(self._row(t, r) + i)
+                return Store(rows, (r, i), Load(self.left.buffer, (k, row_index)))
 
             def column(c: Expr, h: Expr, j: Expr) -> Stmt:
-                at = simplify(self._column(t, c) + h * self.lanes + j)
-                return Store(columns, (c, h, j), Load(self.right.buffer, (k, at)))
+                column_index = simplify(self._column(t, c) + h * self.lanes + j)
+                return Store(columns, (c, h, j), Load(self.right.buffer, (k, column_index)))
 
             def add(r: Expr, i: Expr, c: Expr, h: Expr, j: Expr) -> Stmt:
-                at = (t, r, i, c, h, j)
+                index = (t, r, i, c, h, j)
                 value = Load(rows, (r, i)) * Load(columns, (c, h, j))
-                return Store(self.sums, at, Load(self.sums, at) + value)
+                return Store(self.sums, index, Load(self.sums, index) + value)
 
             names, down = ["r", "i", "c", "h", "j"], [_REGISTER] * 2
-            own = self.column_roles
+            column_roles = self.column_roles
             return within(
                 [rows, columns],
                 nest(names[:2], self.down, row, down),
-                nest(names[2:], self.across, column, own),
-                nest(names, [*self.down, *self.across], add, [*down, *own]),
+                nest(names[2:], self.across, column, column_roles),
+                nest(names, [*self.down, *self.across], add, [*down, *column_roles]),
             )
 
         return loop("term", self.tile.depth, term, _TERM)
@@ -441,9 +441,9 @@ class _Tiles:
         side, depth = copied.side, self.tile.depth
         role, lanes = _COPY[copied.buffer.name], copied.lanes
 
-        def element(j: Expr, k: Expr, at: Expr) -> Stmt:
+        def element(j: Expr, k: Expr, position: Expr) -> Stmt:
             def store(value: Expr) -> Stmt:
-                return Store(copied.buffer, (k, at), value)
+                return Store(copied.buffer, (k, position), value)
 
             along = (1, lanes) if copied.along_terms else (lanes, 1)
             return self.of.copy(side, start, j, k, store, along)
@@ -467,8 +467,8 @@ class _Tiles:
         return nest(
             ["ki", "ko", *names],
             [window, depth // window, *extents],
-            lambda ki, ko, *own: element(
-                places(*own)[0], simplify(ko * window + ki), places(*own)[1]
+            lambda ki, ko, *inner_index: element(
+                places(*inner_index)[0], simplify(ko * window + ki), places(*inner_index)[1]
             ),
             [role, *[""] * (1 + len(names))],
             True,

@@ -30,27 +30,27 @@ def knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
     vectors, integers = nr // target.vector_lanes("float32"), w.dtype.is_int
     height, width = map(expected, out.shape[2:])
     is_open = None in map(int_value, out.shape[2:])
-    most = highest(target, vectors, integers)
+    pixel_limit = highest(target, vectors, integers)
     rows, columns = spatial_tile(target, vectors, height, width, integers)
     tiles = -(-height // rows) * -(-width // columns)
     pixels = max_rows(target, vectors, integers) if is_open else rows * columns
     # What is left over of a row of unknown length is half of a tile.
-    of_pixels = range(1 + is_open, min(most, height * width) + 1)
-    found = [knob("pixels", of_pixels, pixels, "pixels of a register tile")]
+    of_pixels = range(1 + is_open, min(pixel_limit, height * width) + 1)
+    choices = [knob("pixels", of_pixels, pixels, "pixels of a register tile")]
     if not is_open:
-        of_rows = range(1, min(height, most) + 1)
-        found.append(knob("rows", of_rows, rows, "rows of the image that a register tile is of"))
+        of_rows = range(1, min(height, pixel_limit) + 1)
+        choices.append(knob("rows", of_rows, rows, "rows of the image that a register tile is of"))
     taps = [int_value(n) or 1 for n in w.shape[2:]]
     few_taps = 0 < scalar_tile(target, integers) <= _SMALL_TILE and taps[1] <= _FEW_TAPS
     channels = int_value(w.shape[1]) or 1
-    found.append(steps_knob(step // few))
+    choices.append(steps_knob(step // few))
     if 1 < taps[1] <= _FEW_TAPS:
-        found.append(knob("unrolled", (0, 1), int(few_taps), "1: the taps of a row are unrolled"))
-    found += piece_knobs(0 if integers or call.attrs.groups > 1 else channels * taps[0] * taps[1])
+        choices.append(knob("unrolled", (0, 1), int(few_taps), "1: the taps of a row are unrolled"))
+    choices += piece_knobs(0 if integers or call.attrs.groups > 1 else channels * taps[0] * taps[1])
     panels = -(-(int_value(out.shape[1]) or 1) // nr)
     size = panels * nr * channels * taps[0] * taps[1] * w.dtype.bytes
     fetched = streamed(size, panels, tiles, target) or (_FETCHED if tiles <= _STREAMED else 0)
-    found.append(fetch_knob(nr * few * w.dtype.bytes, fetched))
+    choices.append(fetch_knob(nr * few * w.dtype.bytes, fetched))
     if not is_open and panels > 1 and height > 1:
-        found.append(knob("rows_first", (0, 1), 0, "1: all panels of channels for a few rows"))
-    return tuple(found)
+        choices.append(knob("rows_first", (0, 1), 0, "1: all panels of channels for a few rows"))
+    return tuple(choices)

@@ -92,15 +92,15 @@ def conv2d_program(c: Conv) -> PrimFunc:
 
         def finish(o: Expr, lane: Expr) -> Stmt:
             block = simplify(panel * c.vectors + o)
-            done = c.finish(Load(total, (o, lane)), n, block, lane, h, w)
-            return done if exists is None else If(exists, done)
+            epilogue = c.finish(Load(total, (o, lane)), n, block, lane, h, w)
+            return epilogue if exists is None else If(exists, epilogue)
 
         sums = _Sums(c, n, panel, h, w).stmt(total)
         before, after = vectors("start", total.shape, start), vectors("end", total.shape, finish)
         return Alloc(total, seq(before, sums, after))
 
     def image(n: Expr, panel: Expr) -> Stmt:
-        return seq(c.border(n, panel), _pixels(c, lambda *at: pixel(n, panel, *at)))
+        return seq(c.border(n, panel), _pixels(c, lambda *position: pixel(n, panel, *position)))
 
     body = nest(["n", "panel"], [c.ot.shape[0], c.panels], image, ["batch", "panel"])
     return PrimFunc(c.group.name, c.group.params, body, inplace=inplace_params(c.group))
@@ -121,8 +121,8 @@ def _pixels(c: Conv, body: Pixel) -> Stmt:
         for n, size in zip(extents, sizes, strict=True)
     ]
 
-    def patch(*at: Expr) -> Stmt:
-        first = [simplify(i * size) for i, size in zip(at, sizes, strict=True)]
+    def patch(*patch_index: Expr) -> Stmt:
+        first = [simplify(i * size) for i, size in zip(patch_index, sizes, strict=True)]
         rows, columns = (
             simplify(minimum(size, n - lo)) if size else n
             for n, lo, size in zip(extents, first, sizes, strict=True)
@@ -146,20 +146,21 @@ def _tiles(size: int, rows: Expr, columns: Expr, body: Pixel) -> Stmt:
     patch, are put one after the other and cut into tiles too. The last tile may have half the size,
     and fewer pixels than that: it computes the last pixel again, and does not store it.
     """
-    left = simplify(columns % size)
-    # place // left, by a product: exact, as a patch has few rows of fewer than `size` pixels.
-    inverse = (maximum(left, 1) + (_SCALE - 1)) // maximum(left, 1)
-    count, half = simplify(rows * left), (size + 1) // 2
+    tail_columns = simplify(columns % size)
+    # place // tail_columns, by a product: exact, as a patch has few rows of fewer than `size`
+    # pixels.
+    inverse = (maximum(tail_columns, 1) + (_SCALE - 1)) // maximum(tail_columns, 1)
+    count, half = simplify(rows * tail_columns), (size + 1) // 2
     whole = simplify((count + (size - half - 1)) // size)
-    rest = simplify(minimum(maximum(count - whole * size, 0), 1))
+    half_tiles = simplify(minimum(maximum(count - whole * size, 0), 1))
 
     def over(first: Expr, extent: int) -> Callable[[Expr], Stmt]:
         def pixel(q: Expr) -> Stmt:
-            at = first + q
-            place = minimum(at, count - 1)
+            pixel_number = first + q
+            place = minimum(pixel_number, count - 1)
             row = IntImm(0) if int_value(rows) == 1 else place * inverse // _SCALE
-            column = place if int_value(rows) == 1 else place - row * left
-            return body(row, simplify(columns - left) + column, at < count)
+            column = place if int_value(rows) == 1 else place - row * tail_columns
+            return body(row, simplify(columns - tail_columns) + column, pixel_number < count)
 
         return lambda _: loop("q", extent, pixel, "pixel", keep=True)
 
@@ -170,7 +171,7 @@ def _tiles(size: int, rows: Expr, columns: Expr, body: Pixel) -> Stmt:
     return seq(
         nest(["h", "w", "q"], extents, in_row, ["", "", "pixel"], keep=True),
         loop("tile", whole, lambda t: over(t * size, size)(t), keep=True),
-        loop("last", rest, over(whole * size, half), keep=True),
+        loop("last", half_tiles, over(whole * size, half), keep=True),
     )
 
 
@@ -193,8 +194,8 @@ class _Sums:
         if c.depthwise:
             return self._taps(total, IntImm(0), 1, IntImm(0))
         granules = -(-size_of(c.wt.shape[1]) // c.step)
-        size, whole, rest = pieces_of(granules, c.step * c.kernel[0] * c.kernel[1], c.piece)
-        if whole + bool(rest) == 1 or c.dtype.is_int:
+        size, whole, tail_size = pieces_of(granules, c.step * c.kernel[0] * c.kernel[1], c.piece)
+        if whole + bool(tail_size) == 1 or c.dtype.is_int:
             return self._taps(total, IntImm(0), granules, IntImm(0))
 
         def piece(i: Expr, count: int) -> Stmt:
@@ -202,7 +203,7 @@ class _Sums:
             return add_piece(total, lambda part: self._taps(part, lo, count, IntImm(0)))
 
         pieces = loop("piece", whole, lambda i: piece(i, size))
-        return seq(pieces, piece(as_expr(whole), rest) if rest else None)
+        return seq(pieces, piece(as_expr(whole), tail_size) if tail_size else None)
 
     def _taps(self, acc: Buffer, lo: Expr, count: ExprLike, first: Expr) -> Stmt:
         """Add the terms of `count` granules, of `c.step` input channels each, from granule `lo` of

@@ -60,16 +60,16 @@ def packed_weights(call: Call, target: Target) -> Constant | None:
 
 def with_padding(layout: Layout, call: Call) -> Layout:
     """The layout of an image, with the zero halo that a convolution needs in place of padding."""
-    top, left, bottom, right = call.attrs.padding
-    return layout.with_halo({2: max(top, bottom), 3: max(left, right)})
+    top_pad, left_pad, bottom_pad, right_pad = call.attrs.padding
+    return layout.with_halo({2: max(top_pad, bottom_pad), 3: max(left_pad, right_pad)})
 
 
 def panel_vectors(w: TensorType, target: Target) -> list[int]:
     """The possible widths of a panel, in vectors of output channels, the preferred one first."""
     blocks = -(-(int_value(w.shape[0]) or 0) // target.vector_lanes("float32"))
     if target.vector_lanes("float32") == 1:
-        most = 4 if target.num_vector_registers >= 32 else 2
-        return [n for n in (4, 2, 1) if n <= most and blocks % n == 0]
+        vector_limit = 4 if target.num_vector_registers >= 32 else 2
+        return [n for n in (4, 2, 1) if n <= vector_limit and blocks % n == 0]
     budget = 4 if target.num_vector_registers >= 32 else 3
     return [n for n in (2, 3, 4)[: budget - 1] if blocks % n == 0] or [1]
 
@@ -185,11 +185,11 @@ def _reads_few_pixels(call: Call, out: TensorType, target: Target) -> bool | Non
         return None
     x, w, a = call.args[0].type, call.args[1].type, call.attrs
     assert isinstance(x, TensorType)
-    one = all(int_value(d) == 1 for d in w.shape[2:]) and not any(a.padding)
+    is_pointwise = all(int_value(d) == 1 for d in w.shape[2:]) and not any(a.padding)
     size = prod(int_value(d) or 0 for d in x.shape[1:]) * x.dtype.bytes
     many = a.groups == 1 and (int_value(w.shape[0]) or 0) >= _OUTPUTS and size >= _BYTES
     strided = a.strides != (1, 1)
-    return (one and many and x.dtype == FLOAT32 and strided) or None
+    return (is_pointwise and many and x.dtype == FLOAT32 and strided) or None
 
 
 def _of_few_pixels(b: Binding, choice: bool, rewriter: Rewriter) -> Call:
@@ -201,10 +201,10 @@ def _of_few_pixels(b: Binding, choice: bool, rewriter: Rewriter) -> Call:
     sizes = (*x.shape[:2], *b.var.tensor.shape[2:])
     shape = tuple(n if int_value(n) is None else int_value(n) for n in sizes)
     strides = (1, 1, *call.attrs.strides)
-    taken = op_call(
+    slice_call = op_call(
         "slice", call.args[0], span=call.span, begin=(0,) * 4, strides=strides, shape=shape
     )
-    pixels = rewriter.bind(taken, f"{b.var.name}_pixels")
+    pixels = rewriter.bind(slice_call, f"{b.var.name}_pixels")
     attrs = dict(call.attrs) | {"strides": (1, 1)}
     return op_call("conv2d", pixels, *call.args[1:], span=call.span, **attrs)
 

@@ -58,13 +58,13 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
 def set_patch(c: Conv, columns: int, rows: int) -> None:
     """Choose the patches of an image of unknown size: whole rows; where there are few rows, pieces
     of rows, each of whole register tiles and with enough work for a thread."""
-    known = int_value(c.height)
+    height = int_value(c.height)
     if not c.is_open:
         return
-    if known is None or known > rows:
+    if height is None or height > rows:
         c.patch = (rows, 0)
         return
-    tile = known * columns * c.vectors * c.lanes * c.taps // 8
+    tile = height * columns * c.vectors * c.lanes * c.taps // 8
     c.patch = (0, columns * max(1, -(-PARALLEL_WORK // tile)))
 
 

@@ -33,11 +33,11 @@ def knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
         columns = next(n for n in range(largest, 0, -1) if width % n == 0 or n <= 4)
         # Strided windows share few of their loads, so two rows of them would spill.
         rows = 1 if call.attrs.strides[1] > 1 else max(1, min(height, budget // columns))
-    found = [
+    choices = [
         knob("columns", range(1, min(width, _COLUMNS) + 1), columns, "columns of a register tile"),
         knob("rows", range(1, min(height, _ROWS) + 1), rows, "rows of a register tile"),
     ]
     if kernel[0] > 1 and taps <= _MOST_TAPS:
         unrolled = int(taps <= _UNROLLED_TAPS)
-        found.append(knob("unrolled", (0, 1), unrolled, "1: the rows of a filter are unrolled"))
-    return tuple(found)
+        choices.append(knob("unrolled", (0, 1), unrolled, "1: the rows of a filter are unrolled"))
+    return tuple(choices)

@@ -41,31 +41,31 @@ def _open_tiles(s: Schedule, cols: int, rows: int) -> None:
     columns go into narrower tiles, of as many rows as fit the registers then, at most `rows`;
     left-over rows one by one."""
     (h,), (w,) = s.loops(role="row"), s.loops(role="column")
-    rest: str | None = w
+    tail_loop: str | None = w
     for size in dict.fromkeys((cols, max(1, cols // 3), 1)):
         (w,) = s.children(h)
         if not s.reaches(w, size):
             continue
-        found = s.split(w, size, tail="peel")
-        rest = found.tail
-        part, *others = s.fission(h).parts if rest else (h,)
+        pieces = s.split(w, size, tail="peel")
+        tail_loop = pieces.tail
+        part, *tails = s.fission(h).parts if tail_loop else (h,)
         _tiles_of_rows(s, part, min(rows, max(1, cols // size)))
-        if rest is None:
+        if tail_loop is None:
             return
-        (h,) = others
+        (h,) = tails
 
 
 def _tiles_of_rows(s: Schedule, h: str, rows: int) -> None:
     """Cut the loop over rows around tiles of columns into tiles of `rows` and of single rows."""
     if rows > 1 and s.reaches(h, rows):
-        found = s.split(h, rows, tail="peel")
-        (w,) = s.children(found.inner)
+        pieces = s.split(h, rows, tail="peel")
+        (w,) = s.children(pieces.inner)
         (q,) = s.children(w)
-        s.reorder(w, found.inner, q)
-        sink(s, found.inner, q)
-        if found.tail is None:
+        s.reorder(w, pieces.inner, q)
+        sink(s, pieces.inner, q)
+        if pieces.tail is None:
             return
-        h = found.tail
+        h = pieces.tail
     (w,) = s.children(h)
     (q,) = s.children(w)
     sink(s, q)

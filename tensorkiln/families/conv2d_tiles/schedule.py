@@ -117,14 +117,14 @@ def _program(c: Conv, tasks: int) -> PrimFunc:
             )
         )
     else:
-        made = [every(c.border, "")]
+        stmts = [every(c.border, "")]
         for p in parts:
             size = -(-p.extents[0] // tasks)
-            whole, rest = divmod(p.extents[0], size)
-            made.append(every(strips(p, size, 0, whole), ""))
-            if rest:
-                made.append(every(strips(p, rest, whole * size, 1), ""))
-        body = seq(*made)
+            whole, tail_size = divmod(p.extents[0], size)
+            stmts.append(every(strips(p, size, 0, whole), ""))
+            if tail_size:
+                stmts.append(every(strips(p, tail_size, whole * size, 1), ""))
+        body = seq(*stmts)
     return PrimFunc(c.group.name, c.group.params, body, inplace=inplace_params(c.group))
 
 
@@ -152,21 +152,21 @@ class _Sums:
         """All groups of a panel of image n; of the outermost loop over groups only `count`
         iterations from `first`."""
         c = self.c
-        few, left, right = c.together, c.x.dtype, c.w.dtype
+        few, x_type, w_type = c.together, c.x.dtype, c.w.dtype
         terms = c.step * c.kernel[1] if self.windows else c.step
         t = TileSum(
-            p.rows, c.nr // COLUMNS, terms // few, few, dtype=c.dtype, left=left, right=right
+            p.rows, c.nr // COLUMNS, terms // few, few, dtype=c.dtype, left=x_type, right=w_type
         )
 
         def group(i: Expr, *index: Expr) -> Stmt:
             tiles = p.tiles(simplify(first + i), *index)
             memory = buffer("sums", t.memory_shape, c.dtype, "local")
-            done = [
+            epilogues = [
                 self._finish(n, panel, tile, m, memory, sum(p.rows[:k]))
                 for k, (tile, m) in enumerate(zip(tiles, p.rows, strict=True))
             ]
             sums = seq(t.clear(), self._terms(n, panel, t, tiles), t.write(memory))
-            return within([memory], sums, *done)
+            return within([memory], sums, *epilogues)
 
         extents = [count, *p.extents[1:]]
         roles = ["group"] * len(extents)
@@ -209,8 +209,8 @@ class _Sums:
                     total = c.initial(block, lane) + total
                 return c.finish(total, n, block, lane, h, w)
 
-            done = vectors("end", (c.vectors, c.lanes), channel)
-            return done if exists is None else If(exists, done)
+            epilogue = vectors("end", (c.vectors, c.lanes), channel)
+            return epilogue if exists is None else If(exists, epilogue)
 
         return loop("pixel", rows, pixel, "finish", keep=True)
 
@@ -243,7 +243,7 @@ def _whole(c: Conv) -> list[_Pixels]:
     wide = static(c.x.shape[3], "columns")
     y, x = _origin(c)
     dh, dw = c.dilation
-    count, size, rest = _heights((c.rows - 1) * wide + c.columns)
+    count, size, tail_size = _heights((c.rows - 1) * wide + c.columns)
 
     def tile(first: Expr) -> _Tile:
         def place(i: Expr) -> tuple[Expr, Expr, Expr | None]:
@@ -259,21 +259,21 @@ def _whole(c: Conv) -> list[_Pixels]:
     def pairs(i: Expr) -> list[_Tile]:
         return [tile(simplify(i * 2 * size + n * size)) for n in (0, 1)]
 
-    found = [_Pixels((count // 2,), (size, size), pairs)] if count > 1 else []
-    last = [size] * (count % 2) + ([rest] if rest else [])
+    parts = [_Pixels((count // 2,), (size, size), pairs)] if count > 1 else []
+    last = [size] * (count % 2) + ([tail_size] if tail_size else [])
     if last:
         start = count // 2 * 2 * size
 
         def ends(i: Expr) -> list[_Tile]:
             return [tile(as_expr(start + sum(last[:n]))) for n in range(len(last))]
 
-        found.append(_Pixels((1,), tuple(last), ends))
-    return found
+        parts.append(_Pixels((1,), tuple(last), ends))
+    return parts
 
 
 def _rows_of(c: Conv) -> list[_Pixels]:
     """The pixels of two rows of an image, and of the last row of an odd number."""
-    count, size, rest = _heights(c.columns)
+    count, size, tail_size = _heights(c.columns)
     y, x = _origin(c)
     (sh, sw), (dh, dw) = c.stride, c.dilation
 
@@ -293,11 +293,11 @@ def _rows_of(c: Conv) -> list[_Pixels]:
 
         return tiles
 
-    found: list[_Pixels] = []
+    parts: list[_Pixels] = []
     for row, height, many in ((0, 2, c.rows // 2), (c.rows // 2 * 2, 1, c.rows % 2)):
         if many:
-            found.append(_Pixels((many, count), (size,) * height, of_rows(row, height, 0)))
-        if many and rest:
+            parts.append(_Pixels((many, count), (size,) * height, of_rows(row, height, 0)))
+        if many and tail_size:
             tail = of_rows(row, height, count * size)
-            found.append(_Pixels((many,), (rest,) * height, tail))
-    return found
+            parts.append(_Pixels((many,), (tail_size,) * height, tail))
+    return parts

@@ -20,8 +20,8 @@ from tensorkiln.ops.transposed import phases_of
 
 def _sizes(*shape: ExprLike) -> tuple[int | Expr, ...]:
     """Extents, as numbers where they are known."""
-    found = [simplify(as_expr(d)) for d in shape]
-    return tuple(d if (n := int_value(d)) is None else n for d in found)
+    extents = [simplify(as_expr(d)) for d in shape]
+    return tuple(d if (n := int_value(d)) is None else n for d in extents)
 
 
 class _Emitter:
@@ -33,22 +33,22 @@ class _Emitter:
     def __call__(self, op: str, *args: Value, **attrs: Any) -> Value:
         assert isinstance(self.call, Call)
         new = ops.call(op, *args, span=self.call.span, **attrs)
-        known = [a for a in args if isinstance(a, Constant)]
-        if len(known) == len(args):
-            made = ops.get(op).numpy([a.array for a in known], new.attrs)
-            return constant(np.ascontiguousarray(made), known[0].name)
+        constants = [a for a in args if isinstance(a, Constant)]
+        if len(constants) == len(args):
+            folded_array = ops.get(op).numpy([a.array for a in constants], new.attrs)
+            return constant(np.ascontiguousarray(folded_array), constants[0].name)
         var = RVar(f"{self.name}_{op}{len(self.bindings) + 1}", ops.infer(new))
         self.bindings.append(Binding(var, new))
         return var
 
-    def cropped(self, x: Value, more: Sequence[int]) -> Value:
-        """`x` without the rows and columns that `more` (top, left, bottom, right) counts."""
-        if not any(more):
+    def cropped(self, x: Value, margins: Sequence[int]) -> Value:
+        """`x` without the rows and columns that `margins` (top, left, bottom, right) counts."""
+        if not any(margins):
             return x
         shape = _shape(x)
-        sizes = [n - more[i] - more[i + 2] for i, n in enumerate(shape[2:])]
-        left = _sizes(*shape[:2], *sizes)
-        return self("slice", x, begin=(0, 0, *more[:2]), strides=(1,) * 4, shape=left)
+        sizes = [n - margins[i] - margins[i + 2] for i, n in enumerate(shape[2:])]
+        inner_shape = _sizes(*shape[:2], *sizes)
+        return self("slice", x, begin=(0, 0, *margins[:2]), strides=(1,) * 4, shape=inner_shape)
 
 
 def _shape(x: Value) -> tuple[Expr, ...]:
@@ -78,9 +78,9 @@ def decomposed(b: Binding) -> list[Binding]:
     after = [p.stride - 1 - n % p.stride for n, p in zip(last, pair, strict=True)]
     y = emit.cropped(y, [*before, *after])
     # What is computed last computes the value itself.
-    (*rest, final) = emit.bindings
+    (*leading, final) = emit.bindings
     assert final.var is y
-    return [*rest, Binding(b.var, final.value)]
+    return [*leading, Binding(b.var, final.value)]
 
 
 def _phases(emit: _Emitter, w: Value, groups: int, step: Sequence[int]) -> Value:
@@ -92,8 +92,8 @@ def _phases(emit: _Emitter, w: Value, groups: int, step: Sequence[int]) -> Value
     c, m, *kernel = _shape(w)
     (sh, sw), sizes = step, [int_value(k) or 0 for k in kernel]
     th, tw = (-(-k // s) for k, s in zip(sizes, step, strict=True))
-    more = (0, 0, th * sh - sizes[0], tw * sw - sizes[1])
-    whole = emit("pad", w, before=(0,) * 4, after=more) if any(more) else w
+    margins = (0, 0, th * sh - sizes[0], tw * sw - sizes[1])
+    whole = emit("pad", w, before=(0,) * 4, after=margins) if any(margins) else w
     inputs = simplify(c // groups)
     shape = _sizes(groups, inputs, m, th, sh, tw, sw)
     split = emit("reshape", whole, shape=shape)
@@ -106,9 +106,9 @@ def _phases(emit: _Emitter, w: Value, groups: int, step: Sequence[int]) -> Value
 def _of_phases(emit: _Emitter, bias: Value, groups: int, step: Sequence[int]) -> Value:
     """A bias [M] as [g*sh*sw*M/g]: repeated for each phase."""
     (m,), copies = _shape(bias), step[0] * step[1]
-    each = simplify(m // groups)
-    apart = emit("reshape", bias, shape=_sizes(groups, 1, each))
-    wide = emit("broadcast_to", apart, shape=_sizes(groups, copies, each))
+    group_channels = simplify(m // groups)
+    apart = emit("reshape", bias, shape=_sizes(groups, 1, group_channels))
+    wide = emit("broadcast_to", apart, shape=_sizes(groups, copies, group_channels))
     return emit("reshape", wide, shape=_sizes(m * copies))
 
 

@@ -52,8 +52,8 @@ class ConvParts(ChannelBlocks):
             pair = phases_of(self.wt, self.call.attrs)
             sizes = zip(pair, (self.rows, self.columns), strict=True)
             self.row_parts, self.column_parts = (phase_parts(p, size) for p, size in sizes)
-        both = (self.row_parts, self.column_parts)
-        terms = [sum(p.number * p.count * p.taps for p in d) for d in both]
+        parts_by_dim = (self.row_parts, self.column_parts)
+        terms = [sum(p.number * p.count * p.taps for p in d) for d in parts_by_dim]
         # Multiply-adds of one image; eight count as one scalar operation.
         taps = max(terms[0] * terms[1], FETCH)
         self.work = self.channels * self.granules * self.step * taps // 8
@@ -74,21 +74,21 @@ class ConvParts(ChannelBlocks):
         """Whether each piece of the sum is added for all pixels before the next piece. So if the
         image that a sum reads does not stay in the cache from one pixel to the next, but the totals
         do."""
-        _, whole, rest = self.pieces(rows, columns)
+        _, whole, tail_size = self.pieces(rows, columns)
         totals = rows.count * columns.count * self.vectors * self.lanes * self.dtype.bytes
         image = self.granules * self.step * rows.count * columns.count * self.dtype.bytes
         fits = totals <= _TOTALS and self.panels >= _PANELS
-        return whole + bool(rest) > 1 and image > _IMAGE and fits
+        return whole + bool(tail_size) > 1 and image > _IMAGE and fits
 
     def nests(self, rows: Part, columns: Part) -> int:
         """How many loop nests compute the sums of a part's pixels."""
-        _, whole, rest = self.pieces(rows, columns)
-        return 2 if rest and whole and self.has_outer_pieces(rows, columns) else 1
+        _, whole, tail_size = self.pieces(rows, columns)
+        return 2 if tail_size and whole and self.has_outer_pieces(rows, columns) else 1
 
     def registers(self, number: str, rows: Part, columns: Part) -> str:
         """The buffer that holds the sums of a part while terms are added."""
-        _, whole, rest = self.pieces(rows, columns)
-        return ("part" if whole + bool(rest) > 1 else "total") + number
+        _, whole, tail_size = self.pieces(rows, columns)
+        return ("part" if whole + bool(tail_size) > 1 else "total") + number
 
 
 def conv_parts_program(c: ConvParts) -> PrimFunc:
@@ -173,14 +173,14 @@ class _Phase:
     def sums(self, total: Buffer, h: Expr, w: Expr) -> Stmt | None:
         """Add every term of a pixel to `total`: in one loop nest, or piece by piece."""
         c = self.c
-        size, whole, rest = c.pieces(self.rows, self.columns)
-        if whole + bool(rest) < 2:
+        size, whole, tail_size = c.pieces(self.rows, self.columns)
+        if whole + bool(tail_size) < 2:
             return self.terms(total, h, w, IntImm(0), c.granules) if size else None
         return self.pieces(total, h, w)
 
     def pieces(self, total: Buffer, *pixel: Expr) -> Stmt:
         """Add every term of a pixel, of all pixels if none is given, piece by piece."""
-        size, whole, rest = self.c.pieces(self.rows, self.columns)
+        size, whole, tail_size = self.c.pieces(self.rows, self.columns)
 
         def one(lo: Expr, count: int, h: Expr, w: Expr) -> Stmt:
             terms = partial(self.terms, h=h, w=w, lo=lo, count=count)
@@ -193,7 +193,7 @@ class _Phase:
             return self.pixels("", lambda h, w: one(lo, count, h, w))
 
         pieces = loop("piece", whole, lambda i: piece(i, size))
-        return seq(pieces, piece(as_expr(whole), rest) if rest else None)
+        return seq(pieces, piece(as_expr(whole), tail_size) if tail_size else None)
 
     def terms(self, acc: Buffer, h: Expr, w: Expr, lo: Expr, count: int) -> Stmt:
         """Add the terms of `count` granules of input channels from granule `lo` on."""
@@ -201,13 +201,13 @@ class _Phase:
 
         def term(g: Expr, i: Expr, j: Expr, ci: Expr, o: Expr, lane: Expr) -> Stmt:
             granule = simplify(lo + g)
-            at = (
+            x_index = (
                 self.n,
                 simplify(granule * c.step + ci),
                 h * rows.source_step + rows.source + i * rows.source_tap,
                 w * columns.source_step + columns.source + j * columns.source_tap,
             )
-            x = Load(c.x, tuple(map(simplify, view_index(c.xt, at))))
+            x = Load(c.x, tuple(map(simplify, view_index(c.xt, x_index))))
             kh = simplify(self.r + rows.tap + i * rows.tap_step)
             kw = simplify(self.s + columns.tap + j * columns.tap_step)
             weight = (self.panel, granule, kh, kw, ci, simplify(o * c.lanes + lane))

@@ -83,31 +83,31 @@ class Part:
 def phase_parts(p: Phases, size: int) -> list[Part]:
     """The parts of a transposed convolution with `size` outputs: runs of phases that sum the same
     number of taps over the same inputs."""
-    found: list[Part] = []
+    parts: list[Part] = []
     for r in range(min(p.stride, size)):
         taps, tap, source = p.taps(r), p.tap(r), p.input(r)
         new = Part(r, 1, p.places(r, size), p.stride, taps, tap, p.stride, source, 1, -1)
-        if found and (old := found[-1]).tap + old.number == tap and old.alike == new.alike:
-            found[-1] = replace(old, number=old.number + 1)
+        if parts and (old := parts[-1]).tap + old.number == tap and old.alike == new.alike:
+            parts[-1] = replace(old, number=old.number + 1)
             continue
-        found.append(new)
-    return found
+        parts.append(new)
+    return parts
 
 
 def window_parts(w: Window, extent: int, size: int) -> list[Part]:
     """The parts of `size` windows over an image of `extent`: runs of outputs for which the same
     taps are inside."""
-    found: list[Part] = []
+    parts: list[Part] = []
     for i in range(size):
         start = i * w.stride - w.before
         inside = [k for k in range(w.kernel) if 0 <= start + k * w.dilation < extent]
         taps, tap = len(inside), inside[0] if inside else 0
-        if found and (found[-1].taps, found[-1].tap) == (taps, tap):
-            found[-1] = replace(found[-1], count=found[-1].count + 1)
+        if parts and (parts[-1].taps, parts[-1].tap) == (taps, tap):
+            parts[-1] = replace(parts[-1], count=parts[-1].count + 1)
         else:
             source = start + tap * w.dilation
-            found.append(Part(i, 1, 1, 1, taps, tap, 1, source, w.stride, w.dilation))
-    return found
+            parts.append(Part(i, 1, 1, 1, taps, tap, 1, source, w.stride, w.dilation))
+    return parts
 
 
 def halo_of(parts: Sequence[Part], extent: int) -> int:
@@ -121,8 +121,10 @@ def dilated_parts(call: Call, out: TensorType) -> tuple[list[Part], list[Part]]:
     x, w = call.args[0].type, call.args[1].type
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
     rows, columns = conv_windows(w, call.attrs)
-    (height, width), (top, left) = ([int_value(d) or 0 for d in t.shape[2:]] for t in (out, x))
-    return window_parts(rows, top, height), window_parts(columns, left, width)
+    (height, width), (in_height, in_width) = (
+        [int_value(d) or 0 for d in t.shape[2:]] for t in (out, x)
+    )
+    return window_parts(rows, in_height, height), window_parts(columns, in_width, width)
 
 
 def _dilated(call: Call, out: TensorType, target: Target) -> bool:
@@ -136,12 +138,12 @@ def _dilated(call: Call, out: TensorType, target: Target) -> bool:
     sizes = [int_value(d) for d in (*x.shape[1:], *out.shape[1:])]
     if not is_float32(call) or None in sizes or 0 in sizes or (sizes[0] or 0) < lanes // 2:
         return False
-    terms, least = 1, 1
+    terms, useful_terms = 1, 1
     for parts, size, kernel in zip(dilated_parts(call, out), sizes[4:], w.shape[2:], strict=True):
         terms *= (size or 0) * (int_value(kernel) or 0)
-        least *= sum(p.count * p.taps for p in parts)
+        useful_terms *= sum(p.count * p.taps for p in parts)
     pairs = multiplies_pairs(target, target.precision)
-    return least <= (_MOST_OF_PAIRS if pairs else _MOST) * terms
+    return useful_terms <= (_MOST_OF_PAIRS if pairs else _MOST) * terms
 
 
 def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
@@ -185,11 +187,11 @@ def _lacks_transposed(call: Call, out: TensorType, target: Target) -> str:
     if channels < lanes // 2:
         return f"{channels} input channels are fewer than {lanes // 2}"
     pair = phases_of(w.type, call.attrs)
-    own, merged = -(-outputs // lanes), outputs
+    separate, merged = -(-outputs // lanes), outputs
     for p, extent, n in zip(pair, (height, width), size, strict=True):
-        own *= p.kernel * extent
+        separate *= p.kernel * extent
         merged *= p.stride * -(-p.kernel // p.stride) * -(-n // p.stride)
-    few = own * lanes > _MORE * merged
+    few = separate * lanes > _MORE * merged
     return f"{outputs} output channels leave lanes of {lanes} empty" if few else ""
 
 

@@ -51,10 +51,10 @@ class _Sample:
 
     def stmt(self) -> Stmt:
         """Fill q, start from equal probabilities, and make rounds until the error is small."""
-        most, least = rounds(self.k)
+        limit, tolerance = rounds(self.k)
         buffers = [self.q, self.p, self.slope, self.total, self.error, self.round]
         count = Load(self.round, _ZERO)
-        more = logical_and(count < most, Load(self.error, _ZERO) >= self.number(least))
+        condition = logical_and(count < limit, Load(self.error, _ZERO) >= self.number(tolerance))
         body = seq(
             loop("own", self.k, self.corrected),
             Store(self.round, _ZERO, count + 1),
@@ -66,7 +66,7 @@ class _Sample:
             loop("own", self.k, lambda t: Store(self.p, (t,), self.number(1 / self.k))),
             Store(self.round, _ZERO, const(0)),
             self.measured(),
-            While(more, body),
+            While(condition, body),
             loop("own", self.k, self.written),
         )
 
@@ -76,21 +76,21 @@ class _Sample:
 
     def filled(self) -> Stmt:
         """q[i, j] = -r[i, j] r[j, i], q[i, i] = the sum of r[j, i]**2; r[j, i] = 1 - r[i, j]."""
-        k, made = self.k, []
+        k, stmts = self.k, []
         zero = self.number(0)
-        made.append(loop("own", k, lambda t: Store(self.q, (t, t), zero)))
+        stmts.append(loop("own", k, lambda t: Store(self.q, (t, t), zero)))
         for number, (i, j) in enumerate(pairs(k)):
             r = Var("r", self.dtype)
-            other = self.number(1) - r
+            complement = self.number(1) - r
             diagonals = [
                 Store(self.q, (d, d), Load(self.q, (d, d)) + part * part)
-                for d, part in ((IntImm(i), other), (IntImm(j), r))
+                for d, part in ((IntImm(i), complement), (IntImm(j), r))
             ]
-            cross = Unary("neg", r * other)
-            both = [Store(self.q, (IntImm(a), IntImm(b)), cross) for a, b in ((i, j), (j, i))]
+            cross = Unary("neg", r * complement)
+            crosses = [Store(self.q, (IntImm(a), IntImm(b)), cross) for a, b in ((i, j), (j, i))]
             value = cast(self.x(self.row, IntImm(number)), self.dtype)
-            made.append(Let(r, value, seq(*diagonals, *both)))
-        return seq(*made)
+            stmts.append(Let(r, value, seq(*diagonals, *crosses)))
+        return seq(*stmts)
 
     def measured(self) -> Stmt:
         """slope = q p, total = p slope, error = the greatest of |slope - total|."""
@@ -103,8 +103,8 @@ class _Sample:
                 term = Load(self.q, (t, j)) * Load(self.p, (j,))
                 return Store(self.slope, (t,), slope + term)
 
-            more = Store(self.total, _ZERO, total + Load(self.p, (t,)) * slope)
-            return seq(Store(self.slope, (t,), self.number(0)), loop("j", self.k, add), more)
+            update = Store(self.total, _ZERO, total + Load(self.p, (t,)) * slope)
+            return seq(Store(self.slope, (t,), self.number(0)), loop("j", self.k, add), update)
 
         def off(t: Expr) -> Stmt:
             far = Unary("abs", Load(self.slope, (t,)) - total)
@@ -116,9 +116,9 @@ class _Sample:
     def corrected(self, t: Expr) -> Stmt:
         """Move p[t] to where its part of the gradient is 0, and all to the sum of 1."""
         step, grown = Var("step", self.dtype), Var("grown", self.dtype)
-        total, here = Load(self.total, _ZERO), Load(self.slope, (t,))
-        own = Load(self.q, (t, t))
-        following = (total + step * (step * own + here * self.number(2))) / grown / grown
+        total, row_slope = Load(self.total, _ZERO), Load(self.slope, (t,))
+        diagonal = Load(self.q, (t, t))
+        following = (total + step * (step * diagonal + row_slope * self.number(2))) / grown / grown
 
         def scaled(j: Expr) -> Stmt:
             slope = (Load(self.slope, (j,)) + step * Load(self.q, (t, j))) / grown
@@ -131,7 +131,7 @@ class _Sample:
             Store(self.total, _ZERO, following),
             loop("j", self.k, scaled),
         )
-        return Let(step, (total - here) / own, Let(grown, step + self.number(1), moved))
+        return Let(step, (total - row_slope) / diagonal, Let(grown, step + self.number(1), moved))
 
 
 def coupled_program(group: Group) -> PrimFunc:

@@ -82,8 +82,8 @@ class _Forest:
         """Samples of a chunk: whole groups, of which at least two chunks are worth two threads."""
         n, work = self.together, max(1, self.trees * self.most * STEP)
         fewest = max(_FEWEST, -(-PARALLEL_WORK // (2 * work)))
-        fewest, most = (-(-k // n) * n for k in (fewest, max(fewest, _MOST)))
-        return simplify(minimum(maximum(self.samples // (_CHUNKS * n) * n, fewest), most))
+        fewest, largest = (-(-k // n) * n for k in (fewest, max(fewest, _MOST)))
+        return simplify(minimum(maximum(self.samples // (_CHUNKS * n) * n, fewest), largest))
 
     def stmt(self) -> Stmt:
         """The loops."""
@@ -97,20 +97,20 @@ class _Forest:
         return loop("c", chunks, chunk, "chunk", keep=True)
 
     def _chunk(self, first: Expr, count: Expr) -> Stmt:
-        made = []
+        stmts = []
         for start, many, trees in tiles(self.trees, TOGETHER):
 
             def group(g: Expr, start: int = start, trees: int = trees) -> Stmt:
                 n, tree = self.together, simplify(g * trees + start)
                 whole = simplify(count // n * n)
-                rest = simplify(count - whole)
+                tail_count = simplify(count - whole)
                 return seq(
                     self._samples(first, simplify(count // n), n, tree, trees),
-                    None if n == 1 else self._samples(first + whole, rest, 1, tree, trees),
+                    None if n == 1 else self._samples(first + whole, tail_count, 1, tree, trees),
                 )
 
-            made.append(loop("g", many, group, "trees"))
-        return seq(*made)
+            stmts.append(loop("g", many, group, "trees"))
+        return seq(*stmts)
 
     def _samples(self, first: Expr, count: Expr, n: int, tree: Expr, trees: int) -> Stmt:
         """Walks of n groups of `count` samples, from sample `first` on, through `trees` trees from
@@ -158,7 +158,7 @@ class _Forest:
         """row[i] = the i-th value that nodes can refer to: features of the sample, their negatives,
         zeros."""
         k, all_ = self.features, 1 << self.bits
-        here, negatives = min(k, all_), min(k, max(all_ - k, 0))
+        feature_count, negatives = min(k, all_), min(k, max(all_ - k, 0))
 
         def feature(f: Expr) -> Stmt:
             return Store(row, (i, f), self.x(sample, f))
@@ -170,7 +170,7 @@ class _Forest:
             return Store(row, (i, simplify(f + 2 * k)), const(0, self.dtype))
 
         return seq(
-            loop("f", here, feature, "element"),
+            loop("f", feature_count, feature, "element"),
             loop("f", negatives, negative, "element"),
             loop("f", max(all_ - 2 * k, 0), zero, "element"),
         )
@@ -179,11 +179,11 @@ class _Forest:
         """The value of a sample that nodes refer to by `number`: a feature or, after all of them, a
         negative."""
         # In the type of nodes: devices may have no other integers than those of 32 bits.
-        k, least = self.features, const(self.features, number.dtype)
+        k, first_negative = self.features, const(self.features, number.dtype)
         if 1 << self.bits <= k:
             return self.x(sample, cast(number, INT64))
-        over = binary("ge", number, least)
-        feature = select(over, number - least, number)
+        over = binary("ge", number, first_negative)
+        feature = select(over, number - first_negative, number)
         if 1 << self.bits > 2 * k:
             feature = minimum(feature, const(k - 1, number.dtype))
         value = self.x(sample, cast(feature, INT64))
@@ -192,15 +192,17 @@ class _Forest:
     def _step(self, places: Buffer, walk: tuple[Expr, Expr], value: Callable[[Expr], Expr]) -> Stmt:
         """One step of a walk: replace the node in `places` by its child that the comparison
         selects. Whatever is compared, NaN included, the result is a node of the buffer."""
-        here = cast(Load(places, walk), INT64)
+        node_number = cast(Load(places, walk), INT64)
         node = Var("node", self.node)
         number = binary("bitand", node, const((1 << self.bits) - 1, self.node))
-        under = value(number) <= self.limits(here)
+        under = value(number) <= self.limits(node_number)
         child = cast(binary("shr", node, const(self.bits, self.node)), places.dtype)
         further = child + select(under, const(0, places.dtype), const(1, places.dtype))
         return Let(
-            node, cast(self.nodes(here), self.node), Store(places, walk, self._within(further))
+            node,
+            cast(self.nodes(node_number), self.node),
+            Store(places, walk, self._within(further)),
         )
 
-    def _within(self, at: Expr) -> Expr:
-        return minimum(at, const(self.last, at.dtype))
+    def _within(self, node: Expr) -> Expr:
+        return minimum(node, const(self.last, node.dtype))

@@ -19,8 +19,8 @@ def _fits(call: Call, out: TensorType, target: Target) -> bool:
     if out.layout is not None or {out.dtype.sums, x.dtype.sums} != {FLOAT32}:
         return False
     sizes = [int_value(d) for d in x.shape[1:]]
-    known = sizes[0] is not None and 0 not in sizes and out.shape[1:2] == x.shape[1:2]
-    return known and target.vector_lanes("float32") > 1
+    has_shape = sizes[0] is not None and 0 not in sizes and out.shape[1:2] == x.shape[1:2]
+    return has_shape and target.vector_lanes("float32") > 1
 
 
 GLOBAL_POOL = Family(

@@ -94,8 +94,8 @@ class _Planes:
     def finish(self, total: Expr, n: Expr, block: Expr, lane: Expr) -> Stmt:
         """Store one channel, with the epilogue; for a mean, `total` is divided first."""
         group, bounds = self.group, lane_bounds(lane, self.lanes)
-        ones = (IntImm(0),) * (group.out_type.ndim - 2)
-        index = (n, simplify(block * self.lanes + lane, bounds), *ones)
+        origin = (IntImm(0),) * (group.out_type.ndim - 2)
+        index = (n, simplify(block * self.lanes + lane, bounds), *origin)
         if self.keyed:
             total = extreme_value(total, self.op, self.float)
         count = int_value(self.divisor)
@@ -110,11 +110,11 @@ class _Planes:
 
 def _program(p: _Planes) -> PrimFunc:
     """for image, block of channels: op over all rows and columns, epilogue."""
-    group, (whole, rest) = p.group, divmod(p.channels, p.lanes)
+    group, (whole, tail) = p.group, divmod(p.channels, p.lanes)
     blocks = nest(
         ["n", "block"], [p.images, whole], lambda n, b: p.block(n, b, p.lanes), ["task", "task"]
     )
-    last = loop("image", p.images, lambda n: p.block(n, as_expr(whole), rest)) if rest else None
+    last = loop("image", p.images, lambda n: p.block(n, as_expr(whole), tail)) if tail else None
     body = seq(blocks, last)
     return PrimFunc(group.name, group.params, body)
 
@@ -144,10 +144,10 @@ def _in_chains(s: Schedule, columns: str) -> None:
         return
     names, roles = (f"{columns}_0", "o"), ("column", "vector")
     parts = [s.split(columns, count, names, "peel", roles)]
-    rest = parts[0].tail
+    tail = parts[0].tail
     if extent is not None and extent % count > 1:
-        parts.append(s.split(rest, extent % count, names, roles=roles))
-    if rest and rows and s.role(rows) == "row":
+        parts.append(s.split(tail, extent % count, names, roles=roles))
+    if tail and rows and s.role(rows) == "row":
         s.fission(rows)
     for part in parts:
         (block,) = s.children(s.children(part.inner)[0])

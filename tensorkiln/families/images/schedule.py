@@ -106,11 +106,11 @@ class _Images:
 
     def blocks(self) -> Iterator[tuple[int, int, int]]:
         """(first block, number of blocks, channels of each): whole blocks, then a partial one."""
-        whole, rest = divmod(self.channels, self.lanes)
+        whole, tail_channels = divmod(self.channels, self.lanes)
         if whole:
             yield 0, whole, self.lanes
-        if rest:
-            yield whole, 1, rest
+        if tail_channels:
+            yield whole, 1, tail_channels
 
 
 def _program(c: _Images, form: str) -> PrimFunc:
@@ -132,15 +132,15 @@ def _program(c: _Images, form: str) -> PrimFunc:
 
     def block(first: int, valid: int) -> Callable[[Expr, Expr], Stmt]:
         def one(n: Expr, b: Expr) -> Stmt:
-            at = simplify(b + first)
-            rows = loop("h", height, lambda h: _row(c, form, n, at, h, valid), keep=True)
+            block = simplify(b + first)
+            rows = loop("h", height, lambda h: _row(c, form, n, block, h, valid), keep=True)
             if form == "to_blocks":
-                return seq(zero_border(out, t, (n, at)), rows)
+                return seq(zero_border(out, t, (n, block)), rows)
             if not t.memory.halo(2) and not t.memory.halo(3):
                 return rows
 
             def border(lane: Expr) -> Stmt:
-                return seq(zero_border(out, t, (n, simplify(at * c.lanes + lane))))
+                return seq(zero_border(out, t, (n, simplify(block * c.lanes + lane))))
 
             return seq(loop("c", valid, border), rows)
 
@@ -164,20 +164,20 @@ def _row(c: _Images, form: str, n: Expr, b: Expr, h: Expr, valid: int) -> Stmt:
         start = simplify(start + tiles * size)
 
     def single(w: Expr) -> Stmt:
-        at = simplify(start + w)
+        column = simplify(start + w)
 
         def element(lane: Expr) -> Stmt:
-            return Store(c.group.out, c.place(n, b, lane, h, at), c.at(n, b, lane, h, at))
+            return Store(c.group.out, c.place(n, b, lane, h, column), c.at(n, b, lane, h, column))
 
         def zero(lane: Expr) -> Stmt:
-            none = const(0, c.group.out.dtype)
-            return Store(c.group.out, c.place(n, b, simplify(lane + valid), h, at), none)
+            padding = const(0, c.group.out.dtype)
+            return Store(c.group.out, c.place(n, b, simplify(lane + valid), h, column), padding)
 
         padding = loop("m", c.lanes - valid, zero) if form == "to_blocks" else None
         return seq(loop("l", valid, element, keep=True), padding)
 
-    rest = loop("w", simplify(width - start), single, keep=True)
-    return seq(*parts, rest)
+    tail_loop = loop("w", simplify(width - start), single, keep=True)
+    return seq(*parts, tail_loop)
 
 
 def _tiles(

@@ -101,7 +101,7 @@ def linear_program(c: Linear, piece: int = SUM_TERMS, pieces_first: bool = False
     at most `piece` terms. With `pieces_first`, each piece goes through all rows in turn, of whole
     panels: its weights stay in the first-level cache, and totals are in memory. Additions are the
     same."""
-    whole, rest = divmod(c.n, c.nr)
+    whole, tail_columns = divmod(c.n, c.nr)
     several = pieces_first and _Row(c, (), IntImm(0), c.nr, piece).pieces > 1
 
     def panel(batch: tuple[Expr, ...], p: Expr, columns: int) -> Stmt:
@@ -109,10 +109,10 @@ def linear_program(c: Linear, piece: int = SUM_TERMS, pieces_first: bool = False
         return r.by_pieces() if several and columns == c.nr else r.by_rows()
 
     def panels(*batch: Expr) -> Stmt:
-        every: Callable[[Expr], Stmt] = lambda p: panel(batch, p, c.nr)  # noqa: E731
+        whole_panel: Callable[[Expr], Stmt] = lambda p: panel(batch, p, c.nr)  # noqa: E731
         return seq(
-            loop("panel", whole, every, "panel", keep=True) if whole else None,
-            panel(batch, as_expr(whole), rest) if rest else None,
+            loop("panel", whole, whole_panel, "panel", keep=True) if whole else None,
+            panel(batch, as_expr(whole), tail_columns) if tail_columns else None,
         )
 
     count = len(c.batch)
@@ -121,18 +121,18 @@ def linear_program(c: Linear, piece: int = SUM_TERMS, pieces_first: bool = False
 
 
 class _Row:
-    """The rows of panel p, of whose columns `columns` exist. Sums are in pieces of at most `most`
-    terms."""
+    """The rows of panel p, of whose columns `columns` exist. Sums are in pieces of at most
+    `term_limit` terms."""
 
-    def __init__(self, c: Linear, batch: tuple[Expr, ...], p: Expr, columns: int, most: int):
+    def __init__(self, c: Linear, batch: tuple[Expr, ...], p: Expr, columns: int, term_limit: int):
         self.c, self.batch, self.p = c, batch, p
         self.shape, self.columns = (-(-columns // c.lanes), c.lanes), columns
         self.odd = c.dtype.is_int and c.together == 2 and c.k % 2 == 1
         self.steps = c.k // 2 if self.odd else -(-c.k // c.together)
-        quads, self.whole, rest = (1, 0, 0)
+        quads, self.whole, tail_quads = (1, 0, 0)
         if self.steps >= 4:
-            quads, self.whole, rest = pieces_of(self.steps // 4, 4 * c.together, most)
-        self.size, self.rest = quads * 4, rest * 4 + self.steps % 4
+            quads, self.whole, tail_quads = pieces_of(self.steps // 4, 4 * c.together, term_limit)
+        self.size, self.rest = quads * 4, tail_quads * 4 + self.steps % 4
 
     @property
     def pieces(self) -> int:
@@ -186,8 +186,8 @@ class _Row:
             return self.piece(total, (), row, lo, count)
 
         pieces = loop("piece", self.whole, lambda i: piece(simplify(i * self.size), self.size))
-        rest = piece(as_expr(self.whole * self.size), self.rest) if self.rest else None
-        return seq(pieces, rest)
+        tail = piece(as_expr(self.whole * self.size), self.rest) if self.rest else None
+        return seq(pieces, tail)
 
     def piece(
         self, total: Buffer, place: tuple[Expr, ...], row: Expr, lo: Expr, count: int
@@ -228,8 +228,8 @@ class _Row:
             return ends
         # The last columns of an odd width go through memory, one by one.
         spill = buffer("spill", (c.lanes,), c.dtype, "local")
-        at = (*place, as_expr(full))
-        save = lanes("spill", c.lanes, lambda v: Store(spill, (v,), Load(total, (*at, v))))
+        vector = (*place, as_expr(full))
+        save = lanes("spill", c.lanes, lambda v: Store(spill, (v,), Load(total, (*vector, v))))
         first = simplify(self.p * c.nr + full * c.lanes)
 
         def end(v: Expr) -> Stmt:

@@ -100,8 +100,8 @@ def _wants_panels(call: Call, target: Target) -> bool:
     if call.attrs.wide and x.dtype.is_int:
         return True
     rows = int_value(x.shape[-2]) or 64
-    known = takes_pairs(call, target) if call.attrs.wide else is_float32(call)
-    return known and rows >= _PACKED_ROWS and rows * k * n >= _PACKED_WORK
+    is_supported = takes_pairs(call, target) if call.attrs.wide else is_float32(call)
+    return is_supported and rows >= _PACKED_ROWS and rows * k * n >= _PACKED_WORK
 
 
 def _panel(call: Call, target: Target) -> int:
@@ -129,8 +129,8 @@ def _panel(call: Call, target: Target) -> int:
     widths: tuple[int, ...] = _PANEL_VECTORS[:: -1 if target.overwrites_operands else 1]
     if terms * x.dtype.bytes % _WAY == 0 and max_rows(target, 2) > _WAYS and blocks > 3:
         widths = (3, 4)
-    found = next((n for n in widths if blocks % n == 0), widths[-1])
-    return lanes * _dense(blocks, found, target)
+    width = next((n for n in widths if blocks % n == 0), widths[-1])
+    return lanes * _dense(blocks, width, target)
 
 
 def _dense(blocks: int, width: int, target: Target) -> int:
@@ -175,7 +175,7 @@ def _knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
         rows = rows * n if rows is not None and (n := int_value(d)) is not None else None
     terms = -(-(int_value(w.shape[-2]) or 1) // few)
     untuned = max_rows(target, vectors, integers)
-    most = highest(target, vectors, integers)
+    limit = highest(target, vectors, integers)
     columns = int_value(w.shape[-1]) or 1
     panels = columns // nr if call.op == "linear" else 1  # of a matmul, they were just packed
     tiles = 2 if rows is None else -(-rows // untuned)
@@ -186,7 +186,7 @@ def _knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
         orders = (0, 1)
     first = int(bool(orders) and tiles > 1 and terms * term > target.l1d_bytes)
     return (
-        knob("rows", heights(rows, most, untuned), untuned, "rows of a register tile"),
+        knob("rows", heights(rows, limit, untuned), untuned, "rows of a register tile"),
         steps_knob(terms),
         *piece_knobs(0 if integers else terms * few),
         fetch_knob(term, fetched),

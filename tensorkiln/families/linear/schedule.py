@@ -54,17 +54,17 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
         columns = c.nr if whole else c.n % c.nr or c.nr
         vectors = -(-columns // c.lanes)
         # A narrower last panel has tiles of its own.
-        same = whole or vectors * c.lanes == c.nr
-        most = group.knob("rows") if same else max_rows(target, vectors, c.dtype.is_int)
+        full = whole or vectors * c.lanes == c.nr
+        limit = group.knob("rows") if full else max_rows(target, vectors, c.dtype.is_int)
         kinds = []
-        for tile in row_tiles(s, rows, most):
+        for tile in row_tiles(s, rows, limit):
             kinds.append(s.parent(tile))
             last += kinds[-1:] if around is None else []
             sink(s, tile)
         if by_rows and target.has_threads:
             # Left-over rows, fewer than a tile, go to one thread where tiles are small. Twice the
             # work that is worth a thread: starting one for 70 of 100 rows gained nothing.
-            chunk = PARALLEL_WORK * 16 // max(1, most * vectors * c.lanes * c.k)
+            chunk = PARALLEL_WORK * 16 // max(1, limit * vectors * c.lanes * c.k)
             if chunk <= 1:
                 for tiles in kinds:
                     s.parallel(tiles)
@@ -111,9 +111,9 @@ def _blocks(s: Schedule, size: int) -> None:
     for panel in s.loops(role="panel") if size else ():
         (rows,) = s.children(panel)
         count = static(s.loop(rows).extent, "rows of blocks")
-        found = s.split(rows, -(-count // -(-count // size)), tail="peel", roles=("block", "row"))
-        part = s.fission(panel).parts[0] if found.tail is not None else panel
-        s.reorder(found.outer, part)
+        blocks = s.split(rows, -(-count // -(-count // size)), tail="peel", roles=("block", "row"))
+        part = s.fission(panel).parts[0] if blocks.tail is not None else panel
+        s.reorder(blocks.outer, part)
 
 
 def _several(s: Schedule, nest: Sequence[str]) -> bool:

@@ -74,14 +74,16 @@ def schedule_tiles(c: Linear, threads: bool, check: bool = False) -> Schedule:
 
 def _program(c: Linear, by_rows: bool) -> PrimFunc:
     """Panel by panel, tiles of rows by tiles of rows; loops of role "tile" are instructions."""
-    whole, rest = divmod(c.n, c.nr)
+    whole, tail = divmod(c.n, c.nr)
 
     def panel(batch: tuple[Expr, ...], p: Expr, columns: int) -> Stmt:
         return seq(*(_rows(c, batch, p, columns, r, by_rows) for r in _cut(c.m)))
 
     def panels(*batch: Expr) -> Stmt:
-        every = loop("panel", whole, lambda p: panel(batch, p, c.nr), "panel", keep=True)
-        return seq(every if whole else None, panel(batch, as_expr(whole), rest) if rest else None)
+        whole_part = loop("panel", whole, lambda p: panel(batch, p, c.nr), "panel", keep=True)
+        return seq(
+            whole_part if whole else None, panel(batch, as_expr(whole), tail) if tail else None
+        )
 
     count = len(c.batch)
     body = nest(["n"] * count, c.batch, panels, ["batch"] * count)
@@ -93,16 +95,16 @@ def _cut(m: Expr) -> list[_Rows]:
     rows = int_value(m)
     pair = (TILE_ROWS, TILE_ROWS)
     if rows is not None:
-        whole, rest = divmod(rows, sum(pair))
-        tail = (TILE_ROWS, rest - TILE_ROWS) if rest > TILE_ROWS else (rest,)
-        found = [_Rows(IntImm(0), as_expr(whole), pair)] if whole else []
-        return [*found, _Rows(as_expr(rows - rest), IntImm(1), tail)] if rest else found
-    found, start, left = [], as_expr(0), m
+        whole, extra = divmod(rows, sum(pair))
+        tail = (TILE_ROWS, extra - TILE_ROWS) if extra > TILE_ROWS else (extra,)
+        parts = [_Rows(IntImm(0), as_expr(whole), pair)] if whole else []
+        return [*parts, _Rows(as_expr(rows - extra), IntImm(1), tail)] if extra else parts
+    parts, start, remaining = [], as_expr(0), m
     for tiles in (pair, (TILE_ROWS,), (4,), (1,)):
         size = sum(tiles)
-        found.append(_Rows(simplify(start), simplify(left // size), tiles))
-        start, left = start + left // size * size, left % size
-    return found
+        parts.append(_Rows(simplify(start), simplify(remaining // size), tiles))
+        start, remaining = start + remaining // size * size, remaining % size
+    return parts
 
 
 def _rows(
@@ -110,9 +112,9 @@ def _rows(
 ) -> Stmt:
     """All tiles of one size of panel p, the first `columns` columns of which exist."""
     tiles, size = -(-columns // COLUMNS), sum(rows.tiles)
-    steps, rest = divmod(c.k // c.together, TILE_ROWS)
+    steps, tail_steps = divmod(c.k // c.together, TILE_ROWS)
     # Tiles of one configuration share it, unless threads divide them.
-    parts = [(0, steps, TILE_ROWS), *([(steps * TILE_ROWS, 1, rest)] if rest else [])]
+    parts = [(0, steps, TILE_ROWS), *([(steps * TILE_ROWS, 1, tail_steps)] if tail_steps else [])]
     sums = [_sum(c, rows.tiles, tiles, groups) for _, _, groups in parts]
     once = len(sums) == 1 and not by_rows
 
@@ -122,11 +124,11 @@ def _rows(
             buffer(name, t.memory_shape, c.dtype, "local")
             for name, t in zip(("sums", "others"), sums, strict=False)
         ]
-        made = []
+        bodies = []
         for t, (lo, count, _), into in zip(sums, parts, memory, strict=True):
             terms = _terms(c, t, (batch, p, first), lo, count)
             body = seq(t.clear(), terms, t.write(into))
-            made.append(body if once else within(t.buffers, body))
+            bodies.append(body if once else within(t.buffers, body))
 
         def total(row: Expr, o: Expr, lane: Expr) -> Expr:
             parts: list[Expr] = [c.initial(p, o, lane)] if len(c.call.args) > 2 else []
@@ -145,23 +147,23 @@ def _rows(
             edge = lanes("last", last, lambda v: end(as_expr(full), v)) if last else None
             return seq(vectors("end", (full, COLUMNS), end) if full else None, edge)
 
-        return within(memory, *made, loop("r", size, finish, "finish", keep=True))
+        return within(memory, *bodies, loop("r", size, finish, "finish", keep=True))
 
-    every = loop("row", rows.count, group, "row", keep=True)
-    return within(sums[0].buffers, every) if once else every
+    row_loop = loop("row", rows.count, group, "row", keep=True)
+    return within(sums[0].buffers, row_loop) if once else row_loop
 
 
 def _sum(c: Linear, rows: Sequence[int], columns: int, groups: int) -> TileSum:
-    left, right = c.x.dtype, c.w.dtype
-    return TileSum(rows, columns, groups, c.together, dtype=c.dtype, left=left, right=right)
+    x_type, w_type = c.x.dtype, c.w.dtype
+    return TileSum(rows, columns, groups, c.together, dtype=c.dtype, left=x_type, right=w_type)
 
 
 def _terms(
-    c: Linear, t: TileSum, at: tuple[tuple[Expr, ...], Expr, Expr], lo: int, steps: int
+    c: Linear, t: TileSum, position: tuple[tuple[Expr, ...], Expr, Expr], lo: int, steps: int
 ) -> Stmt:
-    """Add the products of `steps` steps from group `lo` of adjacent terms on, `at` (batch, panel,
-    first row)."""
-    (batch, p, first), few = at, c.together
+    """Add the products of `steps` steps from group `lo` of adjacent terms on, `position` (batch,
+    panel, first row)."""
+    (batch, p, first), few = position, c.together
 
     def step(k: Expr) -> Stmt:
         group = simplify(lo + k * t.groups)

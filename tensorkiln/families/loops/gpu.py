@@ -33,8 +33,8 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
         if len(regions) == 1 and isinstance(regions[0], Flat):
             nest = [_vectors(s, nest[0], _lanes(group))]
         on_grid(s, nest, target)
-    made = [t.buffer.name for t in walk_stmt(s.func.body) if isinstance(t, Alloc)]
-    for name in dict.fromkeys(made):
+    buffer_names = [t.buffer.name for t in walk_stmt(s.func.body) if isinstance(t, Alloc)]
+    for name in dict.fromkeys(buffer_names):
         s.set_scope(name, "register")
     return s
 
@@ -69,6 +69,6 @@ def _vectors(s: Schedule, loop: str, lanes: int) -> str:
     vectors, or the loop."""
     if lanes == 1 or int_value(simplify(s.loop(loop).extent % lanes)) != 0:
         return loop
-    found: Split = s.split(loop, lanes)
-    s.vectorize(found.inner)
-    return found.outer
+    vectors: Split = s.split(loop, lanes)
+    s.vectorize(vectors.inner)
+    return vectors.outer

@@ -55,15 +55,15 @@ def regions_of(group: Group, target: Target) -> list[OutputRegion]:
     call = group.calls[group.out_var]
     if call.op != "concat":
         return [_region(group, target, group.out_type.shape, {}, group.out_var)]
-    found: list[OutputRegion] = []
+    regions: list[OutputRegion] = []
     axis = call.attrs.axis % group.out_type.ndim
     offset: Expr = IntImm(0)
     for a in call.args:
         t = a.type
         assert isinstance(t, TensorType)
-        found.append(_region(group, target, t.shape, {axis: offset}, a, str(len(found))))
+        regions.append(_region(group, target, t.shape, {axis: offset}, a, str(len(regions))))
         offset = simplify(offset + t.shape[axis])
-    return found
+    return regions
 
 
 def _region(
@@ -111,11 +111,11 @@ def _merged_from(g: Group) -> int | None:
         t.layout is not None for t in (g.out_type, *params)
     ):
         return None
-    known = [int_value(d) for d in shape]
-    if None in known[1:] or 0 in known or not all(g.views or len(t.shape) < 3 for t in params):
+    extents = [int_value(d) for d in shape]
+    if None in extents[1:] or 0 in extents or not all(g.views or len(t.shape) < 3 for t in params):
         return None
     for first in range(len(shape) - 1):
-        if known[first] in (None, 1) or sum(n != 1 for n in known[first:]) < 2:
+        if extents[first] in (None, 1) or sum(n != 1 for n in extents[first:]) < 2:
             continue
         if all(_has_all(t, shape, first) or _has_none(t, shape, first) for t in params):
             return first
@@ -136,11 +136,11 @@ def _has_none(t: TensorType, shape: Shape, first: int) -> bool:
 
 def _is_blocked(g: Group, shape: Shape, offset: dict[int, Expr]) -> bool:
     """Whether the layout is [N][C/v][H][W][v] and the box is aligned to the narrowest blocks."""
-    at, size = int_value(offset.get(1, IntImm(0))), int_value(shape[1])
-    if not is_blocked(g.out_type) or at is None or size is None:
+    first_channel, size = int_value(offset.get(1, IntImm(0))), int_value(shape[1])
+    if not is_blocked(g.out_type) or first_channel is None or size is None:
         return False
     v = _narrowest(g)
-    return at % v == 0 and (size % v == 0 or not offset)
+    return first_channel % v == 0 and (size % v == 0 or not offset)
 
 
 def _narrowest(g: Group) -> int:
@@ -177,9 +177,9 @@ class OutputRegion(ABC):
         """The plain loops. Sets `vector`, `reduces` (elements are reductions), and `around` (there
         are loops around the reductions)."""
 
-    def named(self, what: str) -> str:
+    def named(self, base: str) -> str:
         """A name of a loop, or a role, for this region: "j" is `j1` in region 1."""
-        return what + self.number
+        return base + self.number
 
     @property
     def work(self) -> int:
@@ -256,8 +256,11 @@ class Merged(OutputRegion):
         index = [Var(self.named("i")) for _ in range(first)]
         i = Var(self.named("j"))
         zeros = [IntImm(0)] * len(self.shape)
-        at = (*index, *(i if d == along else zeros[d] for d in range(first, len(self.shape))))
-        value = simplify_value(element(*at), {})
+        out_index = (
+            *index,
+            *(i if d == along else zeros[d] for d in range(first, len(self.shape))),
+        )
+        value = simplify_value(element(*out_index), {})
         place = simplify(_row_major(index, self.shape[:first]) * inner + i)
         self.around = bool(index)
         if inner >= self.lanes:
@@ -293,7 +296,7 @@ class Blocked(OutputRegion):
             part: Expr = lane
             if width > v:
                 block, part = simplify(block * v // width), simplify(block * v % width + lane)
-            at = (n, block, h + border[0], w + border[1], part)
+            out_index = (n, block, h + border[0], w + border[1], part)
             value = simplify_value(self.element((n, c, h, w)), {lane: (0, v - 1)})
             zero = const(0, value.dtype)
             self.reduces = bool(reductions_of(value))
@@ -303,11 +306,11 @@ class Blocked(OutputRegion):
                     # Every operand has memory for the lanes past the last channel; the output's
                     # stay zero.
                     value = select(c < channels, value, zero)
-                body = with_reductions(Store(g.out, at, value), 1)
+                body = with_reductions(Store(g.out, out_index, value), 1)
             else:
-                body = with_reductions(Store(g.out, at, value), 1)
+                body = with_reductions(Store(g.out, out_index, value), 1)
                 if channels % v:
-                    body = If(c < channels, body, Store(g.out, at, zero))
+                    body = If(c < channels, body, Store(g.out, out_index, zero))
             return around([(lane, IntImm(v), self.named("channel"))], body)
 
         def plane(n: Expr, cb: Expr) -> Stmt:
@@ -356,10 +359,10 @@ class RowMajor(OutputRegion):
         loops = list(zip(index, self.shape, roles, strict=True))
         reductions = reductions_of(value)
         self.reduces = bool(reductions)
-        used = {v for r in reductions for v in free_vars(r)}
+        reduced = {v for r in reductions for v in free_vars(r)}
         if not reductions:
             return loops, []
-        return [x for x in loops if x[0] in used], [x for x in loops if x[0] not in used]
+        return [x for x in loops if x[0] in reduced], [x for x in loops if x[0] not in reduced]
 
     def _has_lanes(self, index: tuple[Var, ...]) -> bool:
         """Whether neighbours in the last axis may be the lanes of a vector."""
@@ -449,16 +452,16 @@ def _lanes(group: Group, target: Target) -> int:
 
 def _places_of_rows(group: Group) -> set[RVar]:
     """The values that are computed only to say which rows are read."""
-    found: set[RVar] = set()
-    others: set[Value] = {group.out_var}
+    row_places: set[RVar] = set()
+    other_values: set[Value] = {group.out_var}
     for v, call in reversed(group.calls.items()):
-        if v not in others:
-            found.add(v)
+        if v not in other_values:
+            row_places.add(v)
         elif call.op == "take" and call.attrs.axis % _rank(call.args[0]) < _rank(call.args[0]) - 1:
-            others.add(call.args[0])
+            other_values.add(call.args[0])
         else:
-            others.update(call.args)
-    return found
+            other_values.update(call.args)
+    return row_places
 
 
 def _rank(x: Value) -> int:
@@ -475,7 +478,7 @@ def _cost(group: Group) -> int:
     if anchor is not None:
         t = anchor.args[0].type
         assert isinstance(t, TensorType)
-        taken = [int_value(d) or UNKNOWN for d in t.shape]
-        kept = [int_value(d) or UNKNOWN for d in group.out_type.shape]
-        cost *= max(1, math.prod(taken) // max(1, math.prod(kept)))
+        input_extents = [int_value(d) or UNKNOWN for d in t.shape]
+        output_extents = [int_value(d) or UNKNOWN for d in group.out_type.shape]
+        cost *= max(1, math.prod(input_extents) // max(1, math.prod(output_extents)))
     return cost

@@ -59,33 +59,33 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
 def _flat(s: Schedule, r: Flat) -> str | None:
     """Vectorize the loop, and share it in chunks of vectors when there is work for threads. Return
     the loop over the elements that are left over."""
-    found = _vectors(s, r)
-    if found is None:
+    vectors = _vectors(s, r)
+    if vectors is None:
         return None
-    s.vectorize(found.inner)
-    if r.parallel and s.reaches(found.outer, _CHUNK):
-        s.parallel(s.split(found.outer, _CHUNK, tail="peel").outer)
-    return found.tail
+    s.vectorize(vectors.inner)
+    if r.parallel and s.reaches(vectors.outer, _CHUNK):
+        s.parallel(s.split(vectors.outer, _CHUNK, tail="peel").outer)
+    return vectors.tail
 
 
 def _nest(s: Schedule, r: OutputRegion) -> str | None:
     """Vectorize the nest, then share its outer loops among threads. Return the loop over the
     elements that are left over."""
-    found = None
+    vectors = None
     if r.vector == r.named("channel"):
         innermost(s, *s.loops(role=r.vector))
     else:
-        found = _vectors(s, r)
-        if found is not None:
-            innermost(s, found.inner)
+        vectors = _vectors(s, r)
+        if vectors is not None:
+            innermost(s, vectors.inner)
     if isinstance(r, Merged) and r.planes < _FEW_PLANES:
-        if found is not None and r.parallel and s.reaches(found.outer, _CHUNK):
-            s.parallel(s.split(found.outer, _CHUNK, tail="peel").outer)
+        if vectors is not None and r.parallel and s.reaches(vectors.outer, _CHUNK):
+            s.parallel(s.split(vectors.outer, _CHUNK, tail="peel").outer)
     elif isinstance(r, Blocked) and r.parallel and r.blocks < FEW_TASKS:
         _pixels(s, r)
     else:
         _tasks(s, r)
-    return found.tail if found is not None else None
+    return vectors.tail if vectors is not None else None
 
 
 def _pixels(s: Schedule, r: Blocked) -> None:
@@ -98,10 +98,10 @@ def _pixels(s: Schedule, r: Blocked) -> None:
         share(s, with_inner(s, nest_of(s, loop)))
 
 
-def _is_inside(s: Schedule, loop: str, others: Sequence[str | None]) -> bool:
+def _is_inside(s: Schedule, loop: str, outer_loops: Sequence[str | None]) -> bool:
     """Whether a loop is nested in one of the others."""
     around = s.parent(loop)
-    while around is not None and around not in others:
+    while around is not None and around not in outer_loops:
         around = s.parent(around)
     return around is not None
 
@@ -112,8 +112,8 @@ def _vectors(s: Schedule, r: OutputRegion) -> Split | None:
     for loop in s.loops(role=r.vector) if r.vector else ():
         if s.reaches(loop, r.lanes):
             names = (f"{loop}_0", f"l{r.number}")
-            found: Split = s.split(loop, r.lanes, names, "peel", (r.vector, "lane"))
-            return found
+            vectors: Split = s.split(loop, r.lanes, names, "peel", (r.vector, "lane"))
+            return vectors
     return None
 
 

@@ -67,8 +67,8 @@ class _Pixel:
 
         def shift(k: int, d: int) -> Stmt:
             def move(lane: Expr) -> Stmt:
-                there = self.channel(lane + (v + d), lane)
-                return Store(shifted, (as_expr(k), lane), Load(near, there))
+                neighbour = self.channel(lane + (v + d), lane)
+                return Store(shifted, (as_expr(k), lane), Load(near, neighbour))
 
             # an offset of whole blocks (0 or v) selects one of the vectors unshifted
             name, role = ("s_shift", "shift") if d % v else ("l_shift", "lane")
@@ -94,12 +94,12 @@ class _Pixel:
     def square(self, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Expr:
         """The square of a channel of `block`; zero if the block is before the first or past the
         last."""
-        there = Var("there")
-        value = self.x(n, there * self.lanes + lane, h, w)
+        block_var = Var("there")
+        value = self.x(n, block_var * self.lanes + lane, h, w)
         value = simplify_value(value, lane_bounds(lane, self.lanes))
         value = value * value
         inside = simplify(maximum(minimum(block, self.blocks - 1), 0))
-        value = substitute(value, {there: inside})
+        value = substitute(value, {block_var: inside})
         return select(logical_and(block >= 0, block < self.blocks), value, const(0, value.dtype))
 
     def finish(self, total: Expr, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Stmt:

@@ -92,9 +92,9 @@ class CopyBox:
     number: str = ""
     unit: int = 1
 
-    def named(self, what: str) -> str:
+    def named(self, base: str) -> str:
         """This box's name of a loop or buffer, or role: "q" is `q1` in box 1."""
-        return what + self.number
+        return base + self.number
 
     @property
     def elements(self) -> int:
@@ -110,8 +110,8 @@ class CopyBox:
     def is_static(self) -> bool:
         """Whether all sizes are known."""
         sizes = (self.out_base, *self.bases, self.valid)
-        known = not any(isinstance(n, Expr) for n in sizes)
-        return known and all(a.is_static for a in self.axes)
+        static = not any(isinstance(n, Expr) for n in sizes)
+        return static and all(a.is_static for a in self.axes)
 
     @property
     def write_axis(self) -> Axis:
@@ -129,9 +129,9 @@ class CopyBox:
     def read_axis(self) -> Axis:
         """The axis along which elements of all loads of `across` are adjacent. Only in the forms
         that have tiles."""
-        found = self._common()
-        assert found is not None
-        return found
+        axis = self._common()
+        assert axis is not None
+        return axis
 
     @cached_property
     def form(self) -> str:
@@ -155,10 +155,10 @@ class CopyBox:
     @property
     def interleaves(self) -> bool:
         """Whether a few rows are interleaved: their columns follow each other in the output."""
-        rows, every = self.write_axis.size, len(self.across) == len(self.loads)
+        rows, all_across = self.write_axis.size, len(self.across) == len(self.loads)
         narrow = all(x.dtype.bits == 16 for x in self.loads)
         few = rows * 2 <= self.lanes and rows & (rows - 1) == 0
-        read = self._common() if narrow and every and few else None
+        read = self._common() if narrow and all_across and few else None
         follows = read is not None and _is_one_of(read.out, rows)
         return read is not None and follows and read.size * rows >= self.lanes
 
@@ -169,23 +169,23 @@ class CopyBox:
         rows, columns = self.write_axis.size, self.read_axis.size
         if self.unit == 1:
             return rows, self.lanes // rows
-        most = min(self.lanes // self.unit, LARGEST)
-        return min(most, power_of_two(rows)), min(most, power_of_two(columns))
+        limit = min(self.lanes // self.unit, LARGEST)
+        return min(limit, power_of_two(rows)), min(limit, power_of_two(columns))
 
     @property
     def has_tiles(self) -> bool:
         """Whether there are a read axis and a write axis of tiles of pairs."""
         along = self._common()
-        known = along is not None and not isinstance(self.write_axis.extent, Expr)
+        has_axes = along is not None and not isinstance(self.write_axis.extent, Expr)
         sizes = (self.write_axis.size, along.size if along is not None else 1)
-        return known and _is_one_of(self.write_axis.out, self.unit) and min(sizes) > 1
+        return has_axes and _is_one_of(self.write_axis.out, self.unit) and min(sizes) > 1
 
     @property
     def others(self) -> tuple[Axis, ...]:
         """The axes but the write axis and, in form `transpose`, the read axis; outermost first."""
         tiled = self.form in ("transpose", "tiles")
-        own = (self.write_axis, self.read_axis) if tiled else self.axes[-1:]
-        return tuple(a for a in self.axes if a not in own)
+        form_axes = (self.write_axis, self.read_axis) if tiled else self.axes[-1:]
+        return tuple(a for a in self.axes if a not in form_axes)
 
     def tiles(self) -> list[tuple[str, str]]:
         """For each load of `across`, the names of the buffers that hold its tile as read (rows) and
@@ -208,9 +208,9 @@ class CopyBox:
         return True
 
     def _common(self) -> Axis | None:
-        known = (a for a in self.axes[:-1] if not isinstance(a.extent, Expr))
+        axes = (a for a in self.axes[:-1] if not isinstance(a.extent, Expr))
         step, across = self.unit, self.across
-        return next((a for a in known if all(_is_one_of(a.loads[k], step) for k in across)), None)
+        return next((a for a in axes if all(_is_one_of(a.loads[k], step) for k in across)), None)
 
     def _whole(self) -> bool:
         """Whether the operands with stride 1 along the write axis can be read over all of it: there
@@ -243,9 +243,9 @@ def plan_movement(group: Group, target: Target) -> list[CopyBox] | None:
     paired = _pairs(out)
     blocks = [(d, v) for d, v in blocks if d != paired]
     width = blocks[0][1] if blocks else 1
-    own = [d for d in range(out.ndim) if out.memory.block(d) > 1 and d != paired]
-    choices = [own] if own else [[], *([d] for d in range(out.ndim) if width > 1)]
-    if len(own) > 1 or len({v for _, v in blocks}) > 1:
+    blocked_dims = [d for d in range(out.ndim) if out.memory.block(d) > 1 and d != paired]
+    choices = [blocked_dims] if blocked_dims else [[], *([d] for d in range(out.ndim) if width > 1)]
+    if len(blocked_dims) > 1 or len({v for _, v in blocks}) > 1:
         return None
     for split in choices:
         boxes = _boxes(group, split[0] if split else None, width, paired, lanes)
@@ -263,8 +263,8 @@ def number(n: Size) -> int:
 
 def _size(e: ExprLike) -> Size:
     """The size as a number if it is constant, else as an expression."""
-    found = int_value(as_expr(e))
-    return simplify(as_expr(e)) if found is None else found
+    number = int_value(as_expr(e))
+    return simplify(as_expr(e)) if number is None else number
 
 
 def _is_one_of(n: Size, *numbers: int) -> bool:
@@ -289,8 +289,8 @@ def _pairs(t: TensorType) -> int | None:
     `A/16 B/2 A%16 B%2`; None if there is none, or its extent is unknown or 1."""
     *_, last = t.memory.axes
     blocked = [d for d in range(t.ndim) if t.memory.block(d) > 1]
-    found = last.modulus == 2 and len(blocked) > 1 and (int_value(t.shape[last.dim]) or 1) > 1
-    return last.dim if found and t.dtype.bits == 16 and t.memory.block(last.dim) == 2 else None
+    is_paired = last.modulus == 2 and len(blocked) > 1 and (int_value(t.shape[last.dim]) or 1) > 1
+    return last.dim if is_paired and t.dtype.bits == 16 and t.memory.block(last.dim) == 2 else None
 
 
 def _boxes(
@@ -305,8 +305,8 @@ def _boxes(
         if isinstance(n, Expr):
             parts = [(0, _size(n // width)), (_size(n // width), 0)]
         else:
-            whole, rest = divmod(n, width)
-            parts = [*[(0, whole)] * (whole > 0), *[(whole, 0)] * (rest > 0)]
+            whole, partial_width = divmod(n, width)
+            parts = [*[(0, whole)] * (whole > 0), *[(whole, 0)] * (partial_width > 0)]
     cuts = [(*part, False) for part in parts]
     if paired is not None and number(_size(group.out_type.shape[paired])) % 2:
         cuts += [(*part, True) for part in parts]
@@ -315,10 +315,10 @@ def _boxes(
         box = _box(group, split, width, paired, first, blocks, is_odd)
         if box is None:
             return None
-        made = replace(box, lanes=lanes, number=str(k) if len(cuts) > 1 else "")
-        if made.unit > 1 and (made.lanes < 4 or not made.has_tiles):
+        part_box = replace(box, lanes=lanes, number=str(k) if len(cuts) > 1 else "")
+        if part_box.unit > 1 and (part_box.lanes < 4 or not part_box.has_tiles):
             return None
-        boxes.append(made)
+        boxes.append(part_box)
     return boxes
 
 
@@ -372,15 +372,15 @@ def _box(
     bounds = {v: (0, None if isinstance(n, Expr) else n - 1) for v, n in extents.items()}
     value = simplify_value(group.element(group.out_var)(*index), bounds)
     loads = tuple(dict.fromkeys(x for x in walk(value) if isinstance(x, Load)))
-    at = Load(
+    out_load = Load(
         group.out,
         tuple(simplify(i, bounds) for i in t.memory.physical_index(filled))
         if t.layout is not None
         else group.store_index(tuple(filled)),
     )
-    found = [_strides(x, extents, bounds) for x in (at, *loads)]
-    lines = [line for line in found if line is not None]
-    if len(lines) < len(found) or not loads or _uses_axes(value, extents):
+    strides = [_strides(x, extents, bounds) for x in (out_load, *loads)]
+    lines = [line for line in strides if line is not None]
+    if len(lines) < len(strides) or not loads or _uses_axes(value, extents):
         return None
     axes = [Axis(n, lines[0][0][v], tuple(s[v] for s, _ in lines[1:])) for v, n in extents.items()]
     padded = split is not None and partial and t.memory.block(split) > 1
@@ -427,26 +427,26 @@ def _uses_axes(e: Expr, axes: dict[Var, Size]) -> bool:
         return False
     if isinstance(e, Var):
         return e in axes
-    found = False
+    is_used = False
 
     def visit(x: Expr) -> Expr:
-        nonlocal found
-        found = found or _uses_axes(x, axes)
+        nonlocal is_used
+        is_used = is_used or _uses_axes(x, axes)
         return x
 
     map_children(e, visit)
-    return found
+    return is_used
 
 
-def _merged(axes: Sequence[Axis], kept: int) -> tuple[Axis, ...]:
+def _merged(axes: Sequence[Axis], stride_limit: int) -> tuple[Axis, ...]:
     """The axes by descending output stride, merged where one continues the next. Axes with output
-    strides up to `kept` are not merged, because some elements along them are zero. Unknown strides
-    count as larger than known ones, and keep their order."""
+    strides up to `stride_limit` are not merged, because some elements along them are zero. Unknown
+    strides count as larger than known ones, and keep their order."""
     out: list[Axis] = []
     unknown = [a for a in axes if isinstance(a.out, Expr)]
-    known = [a for a in axes if a not in unknown]
-    for a in [*unknown, *sorted(known, key=lambda a: -number(a.out))]:
-        if out and out[-1].continues(a) and number(a.out) > kept:
+    static_axes = [a for a in axes if a not in unknown]
+    for a in [*unknown, *sorted(static_axes, key=lambda a: -number(a.out))]:
+        if out and out[-1].continues(a) and number(a.out) > stride_limit:
             a = Axis(number(out.pop().extent) * number(a.extent), a.out, a.loads)
         out.append(a)
     return tuple(out)

@@ -111,23 +111,23 @@ class _Movement:
     def copy(self, box: CopyBox) -> Stmt:
         """A loop along the write axis, inside the loops of the other axes."""
         axes = (*box.others, box.write_axis)
-        return _nest((*_around(box), _along(box, "q")), axes, lambda at: self.write(box, at))
+        return _nest((*_around(box), _along(box, "q")), axes, lambda index: self.write(box, index))
 
     def compact(self, box: CopyBox) -> Stmt:
         """Read each vector into registers before it is written, as the two may overlap."""
 
-        def vector(at: Index) -> Stmt:
+        def vector(index: Index) -> Stmt:
             row = self.local(box.named("row"), (box.write_axis,), self.out.dtype)
             read = _nest(
                 [("r", "lane")],
                 (box.write_axis,),
-                lambda q: Store(row, (q[box.write_axis],), self.load(box, 0, {**at, **q})),
+                lambda q: Store(row, (q[box.write_axis],), self.load(box, 0, {**index, **q})),
             )
             write = _nest(
                 [(box.named("q"), "lane")],
                 (box.write_axis,),
                 lambda q: self.write(
-                    box, {**at, **q}, {box.loads[0]: Load(row, (q[box.write_axis],))}
+                    box, {**index, **q}, {box.loads[0]: Load(row, (q[box.write_axis],))}
                 ),
             )
             return within([row], read, write)
@@ -141,17 +141,17 @@ class _Movement:
             return self.write(box, {})
         count = number(box.valid) or box.write_axis.size
 
-        def along(at: Index) -> Stmt:
+        def along(index: Index) -> Stmt:
             exist = loop(
-                box.named("q"), count, lambda q: self.write(box, {**at, box.write_axis: q})
+                box.named("q"), count, lambda q: self.write(box, {**index, box.write_axis: q})
             )
-            rest = loop(
+            zeros = loop(
                 box.named("zero"),
                 box.write_axis.size - count,
-                lambda q: Store(self.out, self.place(box, {**at, box.write_axis: q}), self.zero),
+                lambda q: Store(self.out, self.place(box, {**index, box.write_axis: q}), self.zero),
                 lo=count,
             )
-            return seq(exist, rest)
+            return seq(exist, zeros)
 
         return _nest(_around(box), box.others, along)
 
@@ -162,7 +162,7 @@ class _Movement:
             (*box.others, box.write_axis, box.read_axis),
             (*box.others, box.read_axis, box.write_axis),
         )
-        made: dict[Load, tuple[Buffer, Buffer]] = {}
+        buffers: dict[Load, tuple[Buffer, Buffer]] = {}
         steps: list[Stmt] = []
         for k, (name, transposed) in zip(box.across, box.tiles(), strict=True):
             dtype = box.loads[k].dtype
@@ -174,15 +174,17 @@ class _Movement:
                 _nest([("r", "")] * len(by_rows), by_rows, read),
                 _nest([("c", "")] * len(by_columns), by_columns, into_columns),
             ]
-            made[box.loads[k]] = rows, columns
+            buffers[box.loads[k]] = rows, columns
 
-        def write(at: Index) -> Stmt:
-            done: dict[Load, Expr] = {x: Load(b, _at(by_columns, at)) for x, (_, b) in made.items()}
-            return self.write(box, at, done)
+        def write(index: Index) -> Stmt:
+            values: dict[Load, Expr] = {
+                x: Load(b, _at(by_columns, index)) for x, (_, b) in buffers.items()
+            }
+            return self.write(box, index, values)
 
         heads = (*_around(box), _along(box, "q"), _along(box, "p"))
         body = seq(*steps, _nest(heads, by_rows, write))
-        for rows, columns in reversed(made.values()):
+        for rows, columns in reversed(buffers.values()):
             body = within([rows, columns], body)
         return body
 
@@ -196,12 +198,12 @@ class _Movement:
         extents = [a.extent if size == 1 else -(-a.size // size) for a, size in counted]
 
         def tile(*steps: Expr) -> Stmt:
-            at: Index = {}
+            index: Index = {}
             for a, size, step in zip(by_tiles, sizes, steps, strict=True):
                 start = step * size
                 overlaps = size > 1 and a.size % size > 0
-                at[a] = minimum(start, a.size - size) if overlaps else start
-            return self.tile(box, at)
+                index[a] = minimum(start, a.size - size) if overlaps else start
+            return self.tile(box, index)
 
         names, roles = [h[0] for h in heads], [h[1] for h in heads]
         return nest(names, extents, tile, roles)
@@ -210,7 +212,7 @@ class _Movement:
         """The tile of a box that begins at `start`."""
         u, (height, width) = box.unit, box.tile
         q, p = box.write_axis, box.read_axis
-        made: dict[Load, Buffer] = {}
+        buffers: dict[Load, Buffer] = {}
         steps: list[Stmt] = []
         local: list[Buffer] = []
         # Columns, as the output: a row for each, or all of them as one.
@@ -228,20 +230,20 @@ class _Movement:
             def turn(
                 j: Expr, i: Expr, e: Expr, rows: Buffer = rows, columns: Buffer = columns
             ) -> Stmt:
-                at = (j, i * u + e) if u > 1 else (j * height + i,)
-                return Store(columns, at, Load(rows, (i, j * u + e)))
+                lane_index = (j, i * u + e) if u > 1 else (j * height + i,)
+                return Store(columns, lane_index, Load(rows, (i, j * u + e)))
 
             steps += [
                 nest(["r", "l"], [height, width * u], read, [box.named("row"), box.named("lane")]),
                 nest(["c", "i", "e"], [width, height, u], turn, [box.named("turn"), "", ""]),
             ]
             local += [rows, columns]
-            made[x] = columns
+            buffers[x] = columns
 
         def write(j: Expr, lane: Expr) -> Stmt:
-            at = (j, lane) if u > 1 else (lane,)
-            done: dict[Load, Expr] = {x: Load(b, at) for x, b in made.items()}
-            return self.write(box, {**start, p: simplify(start[p] + j)}, done, lane)
+            lane_index = (j, lane) if u > 1 else (lane,)
+            values: dict[Load, Expr] = {x: Load(b, lane_index) for x, b in buffers.items()}
+            return self.write(box, {**start, p: simplify(start[p] + j)}, values, lane)
 
         end = nest(["c", "l"], [rows_out, length], write, [box.named("row"), box.named("lane")])
         return within(local, *steps, end)
@@ -252,59 +254,59 @@ class _Movement:
 
     def reading(self, box: CopyBox, k: int, rows: Buffer, axes: Sequence[Axis]) -> Body:
         """rows = load k."""
-        return lambda at: Store(rows, _at(axes, at), self.row(box, k, at))
+        return lambda index: Store(rows, _at(axes, index), self.row(box, k, index))
 
     def transposing(
         self, rows: Buffer, by_rows: Sequence[Axis], columns: Buffer, by_columns: Sequence[Axis]
     ) -> Body:
         """columns = rows."""
-        return lambda at: Store(columns, _at(by_columns, at), Load(rows, _at(by_rows, at)))
+        return lambda index: Store(columns, _at(by_columns, index), Load(rows, _at(by_rows, index)))
 
     # -- elements ----------------------------------------------------------------------------------
 
-    def row(self, box: CopyBox, k: int, at: Index, further: ExprLike = 0) -> Expr:
+    def row(self, box: CopyBox, k: int, index: Index, further: ExprLike = 0) -> Expr:
         """The element of load k (one of `across`) that is `further` elements on; zero if it is in
         the padding."""
         if not box.is_padded:
-            return self.load(box, k, at, further)
-        q = at[box.write_axis]
-        x = self.load(box, k, {**at, box.write_axis: minimum(q, box.valid - 1)}, further)
+            return self.load(box, k, index, further)
+        q = index[box.write_axis]
+        x = self.load(box, k, {**index, box.write_axis: minimum(q, box.valid - 1)}, further)
         return select(q < box.valid, x, const(0, x.dtype))
 
     def write(
         self,
         box: CopyBox,
-        at: Index,
-        done: dict[Load, Expr] | None = None,
+        index: Index,
+        values: dict[Load, Expr] | None = None,
         further: ExprLike = 0,
     ) -> Stmt:
-        """Store the element `further` elements after `at`. `done` gives the values of loads that
+        """Store the element `further` elements after `index`. `values` gives those of loads that
         were transposed before."""
-        loads = {x: self.load(box, k, at) for k, x in enumerate(box.loads)} | (done or {})
+        loads = {x: self.load(box, k, index) for k, x in enumerate(box.loads)} | (values or {})
 
         def element(e: Expr) -> Expr:
             return loads[e] if isinstance(e, Load) else map_children(e, element)
 
         value = element(box.value)
-        if box.is_padded and box.form != "strided" and value not in (done or {}).values():
-            q = at[box.write_axis]
+        if box.is_padded and box.form != "strided" and value not in (values or {}).values():
+            q = index[box.write_axis]
             if box.form == "tiles":
                 q = q + (further // box.unit if box.unit > 1 else further % box.tile[0])
             value = select(q < box.valid, value, self.zero)
-        return Store(self.out, self.place(box, at, further), value)
+        return Store(self.out, self.place(box, index, further), value)
 
-    def load(self, box: CopyBox, k: int, at: Index, further: ExprLike = 0) -> Expr:
-        """Load k of the element at axis positions `at`, or `further` elements after it."""
+    def load(self, box: CopyBox, k: int, index: Index, further: ExprLike = 0) -> Expr:
+        """Load k of the element at axis positions `index`, or `further` elements after it."""
         offset = as_expr(box.bases[k]) + further
-        for a, i in at.items():
+        for a, i in index.items():
             offset = offset + i * a.loads[k]
         return Load(self.flat[box.loads[k].buffer], (simplify(offset),))
 
-    def place(self, box: CopyBox, at: Index, further: ExprLike = 0) -> tuple[Expr, ...]:
-        """The output index of the element at axis positions `at`, or `further` elements after
+    def place(self, box: CopyBox, index: Index, further: ExprLike = 0) -> tuple[Expr, ...]:
+        """The output index of the element at axis positions `index`, or `further` elements after
         it."""
         offset = as_expr(box.out_base) + further
-        for a, i in at.items():
+        for a, i in index.items():
             offset = offset + i * a.out
         return (simplify(offset),)
 
@@ -324,8 +326,8 @@ def _nest(heads: Sequence[Head], axes: Sequence[Axis], body: Body) -> Stmt:
     return nest(names, extents, lambda *i: body(dict(zip(axes, i, strict=True))), roles)
 
 
-def _at(axes: Sequence[Axis], at: Index) -> tuple[Expr, ...]:
-    return tuple(at[a] for a in axes)
+def _at(axes: Sequence[Axis], index: Index) -> tuple[Expr, ...]:
+    return tuple(index[a] for a in axes)
 
 
 def _offset(b: Buffer, indices: tuple[Expr, ...]) -> Expr:

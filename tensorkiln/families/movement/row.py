@@ -74,8 +74,8 @@ def _apart(call: Call, operand: int, before: Sequence[Binding], target: Target) 
 
 def is_picture(t: TensorType) -> bool:
     """Whether a tensor of bytes is a picture of at most four channels, of known width."""
-    known = t.ndim == 4 and int_value(t.shape[3]) is not None
-    return known and t.dtype.bits == 8 and 0 < (int_value(t.shape[1]) or 0) <= 4
+    is_image = t.ndim == 4 and int_value(t.shape[3]) is not None
+    return is_image and t.dtype.bits == 8 and 0 < (int_value(t.shape[1]) or 0) <= 4
 
 
 MOVEMENT = Family(

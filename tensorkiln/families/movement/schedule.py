@@ -70,10 +70,10 @@ def _copy(s: Schedule, box: CopyBox) -> str:
     last one."""
     size = min(box.lanes, power_of_two(box.write_axis.size))
     (q,) = s.loops(role=box.named("q"))
-    found: Split = s.split(q, size, tail="overlap")
-    s.vectorize(found.inner)
-    _end_apart(s, box, found.outer, size)
-    return found.outer
+    vectors: Split = s.split(q, size, tail="overlap")
+    s.vectorize(vectors.inner)
+    _end_apart(s, box, vectors.outer, size)
+    return vectors.outer
 
 
 def _transposed(s: Schedule, box: CopyBox) -> str:
@@ -116,8 +116,8 @@ def _transposed(s: Schedule, box: CopyBox) -> str:
 
 def _tiles(s: Schedule, box: CopyBox) -> str:
     """Keep each tile in registers, as vectors. Return the outermost loop over tiles."""
-    found = (s.loops(role=box.named(role)) for role in ("q", "p"))
-    steps: str = next((loops[0] for loops in found if loops), "")
+    loops_by_role = (s.loops(role=box.named(role)) for role in ("q", "p"))
+    steps: str = next((loops[0] for loops in loops_by_role if loops), "")
     for row in s.loops(role=box.named("row")):
         s.unroll(row)
     for lane in s.loops(role=box.named("lane")):
@@ -147,9 +147,9 @@ def _along_rows(s: Schedule, steps: str, square: str, shared: bool) -> str:
         return square
     count = static(s.loop(steps).extent, steps)
     size = max(n for n in range(1, _ALONG + 1) if count % n == 0)
-    cut = s.split(steps, size)
-    s.reorder(square, cut.inner)
-    return str(cut.outer)
+    tasks = s.split(steps, size)
+    s.reorder(square, tasks.inner)
+    return str(tasks.outer)
 
 
 def _end_apart(s: Schedule, box: CopyBox, steps: str, size: int) -> None:
@@ -176,8 +176,8 @@ def _tasks(s: Schedule, box: CopyBox, steps: str) -> None:
     extents = (int_value(s.loop(name).extent) or UNKNOWN for name in around)
     tasks = list(accumulate(extents, mul))
     around = around[: 1 + sum(n < _TASKS for n in tasks)]
-    found = around or ([steps] if steps else [])
-    share(s, with_inner(s, found) if _is_even(box) else found)
+    nest = around or ([steps] if steps else [])
+    share(s, with_inner(s, nest) if _is_even(box) else nest)
 
 
 def _is_even(box: CopyBox) -> bool:

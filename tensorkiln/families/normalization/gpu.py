@@ -54,8 +54,8 @@ class BlockRow(Row):
     def write(self, value: Element) -> Stmt:
         """out[j] = value(j) for all columns."""
         store = lambda j: self.store(j, value(j))  # noqa: E731
-        own = lambda t: strided("j", self.columns, self.threads, t, store)  # noqa: E731
-        return each_thread("thread", self.threads, own)
+        thread_columns = lambda t: strided("j", self.columns, self.threads, t, store)  # noqa: E731
+        return each_thread("thread", self.threads, thread_columns)
 
     def number(self, name: str, value: Expr) -> tuple[Stmt, Expr]:
         """No statement, and the value itself: each thread computes it where it needs it."""
@@ -63,6 +63,6 @@ class BlockRow(Row):
 
     def reduce(self, name: str, op: str, value: Element) -> tuple[Stmt, Expr]:
         """(the reduction of value(j) over all columns, the load of its result)."""
-        made = BlockSum(name, op, self.dtype, self.columns, self.threads, value)
-        self.made += made.buffers
-        return made.stmt, made.value
+        block_sum = BlockSum(name, op, self.dtype, self.columns, self.threads, value)
+        self.made += block_sum.buffers
+        return block_sum.stmt, block_sum.value

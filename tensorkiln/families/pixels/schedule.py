@@ -94,10 +94,10 @@ class _Pixels:
     def program(self) -> PrimFunc:
         """The plain program, on the result as bytes one after the other."""
         self.group.flatten([])
-        (top, left), (bottom, right) = self.before, self.after
+        (top_pad, left_pad), (bottom_pad, right_pad) = self.before, self.after
         rows, columns = (simplify(d + 0) for d in (self.height, self.width))
-        all_rows = simplify(rows + (top + bottom))
-        length = (int_value(columns) or 0) + left + right
+        all_rows = simplify(rows + (top_pad + bottom_pad))
+        length = (int_value(columns) or 0) + left_pad + right_pad
 
         def border(n: Expr, row: Expr, first: int, count: int) -> Stmt | None:
             start = simplify(((n * all_rows + row) * length + first) * _PIXEL)
@@ -115,18 +115,18 @@ class _Pixels:
             )
 
         def row(n: Expr, h: Expr) -> Stmt:
-            at = simplify(h + top)
-            start = simplify((n * all_rows + at) * length + left)
+            out_row = simplify(h + top_pad)
+            start = simplify((n * all_rows + out_row) * length + left_pad)
             return seq(
-                border(n, at, 0, left) if left else None,
+                border(n, out_row, 0, left_pad) if left_pad else None,
                 self._tiles(n, h, start),
-                border(n, at, length - right, right) if right else None,
+                border(n, out_row, length - right_pad, right_pad) if right_pad else None,
             )
 
         body = seq(
-            band(IntImm(0), top),
+            band(IntImm(0), top_pad),
             nest(["n", "h"], [self.images, rows], row, ["task", "task"], keep=True),
-            band(simplify(rows + top), bottom),
+            band(simplify(rows + top_pad), bottom_pad),
         )
         return PrimFunc(self.group.name, self.group.params, body)
 

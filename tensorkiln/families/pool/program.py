@@ -115,9 +115,9 @@ def pool_program(p: Pool) -> PrimFunc:
 
     def reduce_rows(n: Expr, block: Expr, h: Expr, z: Expr) -> Stmt:
         def term(kh: Expr, lane: Expr) -> Stmt:
-            at = (n, block, h, z, lane)
-            old = Load(column, at)
-            return Store(column, at, p.with_row(old, block, h * p.rows.stride + kh))
+            index = (n, block, h, z, lane)
+            old = Load(column, index)
+            return Store(column, index, p.with_row(old, block, h * p.rows.stride + kh))
 
         rows = nest(["kh", "l"], [p.rows.kernel, p.lanes], term, ["kernel_row", "lane"], keep=True)
         return seq(start(column, n, block, h, z), rows)

@@ -93,30 +93,30 @@ class Rows:
         assert total is not None
         return total
 
-    def output(self, taps: list[Expr], at: tuple[Expr, ...]) -> Expr:
+    def output(self, taps: list[Expr], index: tuple[Expr, ...]) -> Expr:
         """The value at an index of the output, from the columns of its window."""
         total = taps[0]
         for x in taps[1:]:
             total = binary(self.op, total, x)
         if self.mean:
             include = bool(self.call.attrs.count_include_pad)
-            pairs = zip((self.rows, self.cols), at[2:], self.image, strict=True)
+            pairs = zip((self.rows, self.cols), index[2:], self.image, strict=True)
             rows, cols = (covered(w, i, extent, include) for w, i, extent in pairs)
             count = rows * cols
-            known = int_value(count)
-            divisor = const(known, self.dtype) if known else cast(count, self.dtype)
+            static_count = int_value(count)
+            divisor = const(static_count, self.dtype) if static_count else cast(count, self.dtype)
             total = total / divisor
-        return self.group.element(self.group.out_var, {self.var: lambda *_: total})(*at)
+        return self.group.element(self.group.out_var, {self.var: lambda *_: total})(*index)
 
     # -- statements --------------------------------------------------------------------------------
 
-    def reduce_rows(self, row: Buffer, at: tuple[Expr, Expr], h: Expr, r: Expr) -> Stmt:
+    def reduce_rows(self, row: Buffer, plane: tuple[Expr, Expr], h: Expr, r: Expr) -> Stmt:
         """Row r of the buffer, for output row h."""
         before = self.cols.before
         after = self.padded - self.columns - before
 
         def element(z: Expr, lane: Expr) -> Stmt:
-            value = _simple(self.column(*at, h, z), lane, self.lanes)
+            value = _simple(self.column(*plane, h, z), lane, self.lanes)
             return Store(row, (r, simplify(z + before)), value)
 
         def edge(start: int, count: int) -> Stmt | None:
@@ -124,22 +124,24 @@ class Rows:
                 return None
             return loop("e", count, lambda z: Store(row, (r, simplify(z + start)), self.start))
 
-        used = min(self.columns, self.padded - before)
+        inner_width = min(self.columns, self.padded - before)
         return seq(
             edge(0, before),
-            self.vectors("z", used, element),
+            self.vectors("z", inner_width, element),
             edge(self.columns + before, after),
         )
 
-    def reduce_columns(self, row: Buffer | None, at: tuple[Expr, Expr], h: Expr, r: Expr) -> Stmt:
+    def reduce_columns(
+        self, row: Buffer | None, plane: tuple[Expr, Expr], h: Expr, r: Expr
+    ) -> Stmt:
         """All outputs of row h, from row r of the buffer, or from the image."""
 
         def element(w: Expr, lane: Expr) -> Stmt:
             taps = []
             for k in range(self.cols.kernel):
                 z = simplify(w * self.cols.stride + k * self.cols.dilation)
-                taps.append(Load(row, (r, z)) if row is not None else self.column(*at, h, z))
-            index = (*at, h, w)
+                taps.append(Load(row, (r, z)) if row is not None else self.column(*plane, h, z))
+            index = (*plane, h, w)
             value = _simple(self.output(taps, index), lane, self.lanes)
             return Store(self.group.out, self.group.store_index(index), value)
 
@@ -163,18 +165,18 @@ def rows_program(p: Rows) -> PrimFunc:
 
     def piece(first: int, size: int, n: Expr, c: Expr, t: Expr) -> Stmt:
         start = t * size + first
-        at = (n, c)
+        plane = (n, c)
 
         def over_rows(body: Callable[[Expr, Expr], Stmt]) -> Stmt:
             return loop("r", size, lambda r: body(simplify(start + r), r), "row", keep=True)
 
         if p.direct:
-            return over_rows(lambda h, r: p.reduce_columns(None, at, h, r))
+            return over_rows(lambda h, r: p.reduce_columns(None, plane, h, r))
         row = buffer("row", (size, p.padded), p.dtype, "local")
         return within(
             [row],
-            over_rows(lambda h, r: p.reduce_rows(row, at, h, r)),
-            over_rows(lambda h, r: p.reduce_columns(row, at, h, r)),
+            over_rows(lambda h, r: p.reduce_rows(row, plane, h, r)),
+            over_rows(lambda h, r: p.reduce_columns(row, plane, h, r)),
         )
 
     def pieces(first: int, count: int, size: int) -> Stmt:
@@ -187,7 +189,7 @@ def rows_program(p: Rows) -> PrimFunc:
 
     rows = max(1, _BYTES // (p.padded * p.dtype.bytes))
     return PrimFunc(
-        p.group.name, p.group.params, seq(*(pieces(*cut) for cut in tiles(p.height, rows)))
+        p.group.name, p.group.params, seq(*(pieces(*tile) for tile in tiles(p.height, rows)))
     )
 
 
@@ -200,8 +202,8 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     s = Schedule(rows_program(p), check=check)
     for lane in s.loops(role="lane"):
         s.vectorize(lane)
-    known = [int_value(d) for d in p.planes]
-    many = (known[0] or 64) * (known[1] or 64)
+    plane_counts = [int_value(d) for d in p.planes]
+    many = (plane_counts[0] or 64) * (plane_counts[1] or 64)
     if target.has_threads and many * p.work > PARALLEL_WORK:
         for outer in [x for x in s.loops(role="task") if s.parent(x) is None]:
             share(s, [outer, *_inside(s, outer)])

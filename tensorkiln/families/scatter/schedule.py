@@ -100,8 +100,8 @@ def _copy(group: Group, part: _Part) -> Stmt:
 
 def _copy_all(group: Group) -> Stmt:
     """out = x, in the order of memory."""
-    (x, *others), (rows, columns) = _call(group).args, group.out_type.shape
-    alone = isinstance(x, RVar) and x in group.buffers and x not in others
+    (x, *other_args), (rows, columns) = _call(group).args, group.out_type.shape
+    alone = isinstance(x, RVar) and x in group.buffers and x not in other_args
     if int_value(columns) != 1 and not alone:
         return _copy(group, _Part(IntImm(0), rows, IntImm(0), columns))
     total = simplify(rows * columns)
@@ -130,9 +130,11 @@ def _put(group: Group, part: _Part) -> Stmt:
 
         def element(k: Expr) -> Stmt:
             column = simplify(part.column + k)
-            at = (simplify(row * columns + column),) if flat else (row, column)
+            index = (simplify(row * columns + column),) if flat else (row, column)
             new = updates(j, column)
-            return Store(group.out, at, combined(Load(group.out, at), new, call.attrs.reduction))
+            return Store(
+                group.out, index, combined(Load(group.out, index), new, call.attrs.reduction)
+            )
 
         inside = logical_and(binary("ge", place, part.row), place < end)
         body = If(inside, loop("k", part.columns, element, "element"))

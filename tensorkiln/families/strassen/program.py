@@ -50,8 +50,8 @@ class Strassen(Linear):
     def weight(self, p: Expr, right: Expr, lower: Expr, k: Expr, o: Expr, lane: Expr) -> Load:
         """The weight in row k of quarter B(1 + lower)(1 + right), panel p of that half."""
         column = simplify(o * self.lanes + lane)
-        at = (p + right * self.panels, lower * (self.k // 2) + k, column)
-        return Load(self.w, tuple(map(simplify, at)))
+        index = (p + right * self.panels, lower * (self.k // 2) + k, column)
+        return Load(self.w, tuple(map(simplify, index)))
 
     def part_sum(self, i: int, row: Expr, o: Expr, lane: Expr) -> Load:
         """Load one element of product i."""
@@ -71,11 +71,11 @@ def strassen_program(c: Strassen) -> PrimFunc:
         zero = nest(
             ["i", "r_zero", "o_zero", "l_zero"],
             c.sums.shape,
-            lambda *at: Store(c.sums, at, const(0, c.dtype)),
+            lambda *index: Store(c.sums, index, const(0, c.dtype)),
             ["", "", "vector", "lane"],
         )
-        made = buffer("B", (c.chunk, c.vectors, c.lanes), c.dtype, "local")
-        products = loop("chunk", c.chunks, lambda ch: Alloc(made, _products(c, made, p, ch)))
+        weights = buffer("B", (c.chunk, c.vectors, c.lanes), c.dtype, "local")
+        products = loop("chunk", c.chunks, lambda ch: Alloc(weights, _products(c, weights, p, ch)))
         body = seq(zero if c.chunks > 1 else None, products, _upper(c, p), _lower(c, p))
         return Alloc(c.sums, body)
 
@@ -83,37 +83,37 @@ def strassen_program(c: Strassen) -> PrimFunc:
     return PrimFunc(c.group.name, c.group.params, body, inplace=inplace_params(c.group))
 
 
-def _products(c: Strassen, made: Buffer, p: Expr, ch: Expr) -> Stmt:
+def _products(c: Strassen, weights: Buffer, p: Expr, ch: Expr) -> Stmt:
     """All products of one chunk: P0 to P2 with sums of weights, P3 and P4 with differences, P5 and
-    P6 with quarters as they are. `made` holds the weights of one product."""
-    zero, one = IntImm(0), IntImm(1)
+    P6 with quarters as they are. `weights` holds those of one product."""
+    zero, unit = IntImm(0), IntImm(1)
 
     def read(right: Expr, lower: Expr, k: Expr, o: Expr, lane: Expr) -> Expr:
         return c.weight(p, right, lower, ch * c.chunk + k, o, lane)
 
-    def total(j: Expr, *at: Expr) -> Expr:
+    def total(j: Expr, *index: Expr) -> Expr:
         """B11 + B22, B11 + B12, B21 + B22."""
-        return read(zero, j // 2, *at) + read(one, (j + 1) % 2, *at)
+        return read(zero, j // 2, *index) + read(unit, (j + 1) % 2, *index)
 
-    def difference(j: Expr, *at: Expr) -> Expr:
+    def difference(j: Expr, *index: Expr) -> Expr:
         """B12 - B22, B21 - B11."""
-        return read(1 - j, j, *at) - read(1 - j, 1 - j, *at)
+        return read(1 - j, j, *index) - read(1 - j, 1 - j, *index)
 
     def combined(i: Expr, right: Expr, lower: Expr, value: Weight) -> Stmt:
-        """Product i: the first tile computes its weights and keeps them in `made`; each other tile
-        prefetches a part of the next chunk of quarter B(1 + lower)(1 + right)."""
+        """Product i: the first tile computes its weights and keeps them in `weights`; each other
+        tile prefetches a part of the next chunk of quarter B(1 + lower)(1 + right)."""
 
         def keep(k: Expr) -> Stmt:
-            store = lambda *at: Store(made, (k, *at), value(k, *at))  # noqa: E731
-            return vectors("made", made.shape[1:], store)
+            store = lambda *index: Store(weights, (k, *index), value(k, *index))  # noqa: E731
+            return vectors("made", weights.shape[1:], store)
 
         def other(t: Expr) -> Stmt:
             tile = simplify(t + 1)
             ahead = partial(_next_weights, c, p, ch, right, lower, t)
-            return _tile(c, ch, i, tile, kept, each_quad=ahead)
+            return _tile(c, ch, i, tile, buffered_weight, each_quad=ahead)
 
-        kept: Weight = lambda *at: Load(made, at)  # noqa: E731
-        first = _tile(c, ch, i, zero, kept, each_term=keep)
+        buffered_weight: Weight = lambda *index: Load(weights, index)  # noqa: E731
+        first = _tile(c, ch, i, zero, buffered_weight, each_term=keep)
         return seq(first, loop("tile", c.tiles - 1, other))
 
     def plain(j: Expr) -> Stmt:
@@ -128,7 +128,7 @@ def _products(c: Strassen, made: Buffer, p: Expr, ch: Expr) -> Stmt:
 
     return seq(
         loop("j", 3, lambda j: combined(j, j % 2, j // 2, partial(total, j))),
-        loop("j", 2, lambda j: combined(simplify(j + 3), one, one, partial(difference, j))),
+        loop("j", 2, lambda j: combined(simplify(j + 3), unit, unit, partial(difference, j))),
         loop("j", 2, plain),
     )
 
@@ -188,18 +188,20 @@ def _tile(
         )
 
     def term(k: Expr) -> Stmt:
-        def add(row: Expr, *at: Expr) -> Stmt:
+        def add(row: Expr, *index: Expr) -> Stmt:
             x = Load(c.x, (ch, i, tile, row, k))
-            return Store(part, (row, *at), intrin("fma", x, weight(k, *at), Load(part, (row, *at))))
+            return Store(
+                part, (row, *index), intrin("fma", x, weight(k, *index), Load(part, (row, *index)))
+            )
 
         products = nest(["row", "o", "l"], part.shape, add, roles)
         return seq(each_term(k) if each_term else None, products)
 
-    def start(*at: Expr) -> Stmt:
-        return Store(part, at, const(0, c.dtype))
+    def start(*index: Expr) -> Stmt:
+        return Store(part, index, const(0, c.dtype))
 
-    def join(row: Expr, *at: Expr) -> Stmt:
-        to, have = (i, simplify(tile * c.rows + row), *at), Load(part, (row, *at))
+    def join(row: Expr, *index: Expr) -> Stmt:
+        to, have = (i, simplify(tile * c.rows + row), *index), Load(part, (row, *index))
         return Store(c.sums, to, have if c.chunks == 1 else Load(c.sums, to) + have)
 
     return within(
@@ -235,7 +237,9 @@ def _lower(c: Strassen, p: Expr) -> Stmt:
     return nest(["r_lower", "o_lower", "l_lower"], extents, element, ["", "vector", "lane"])
 
 
-def _finish(c: Strassen, p: Expr, row: Expr, o: Expr, lane: Expr, left: Expr, right: Expr) -> Stmt:
+def _finish(
+    c: Strassen, p: Expr, row: Expr, o: Expr, lane: Expr, left_value: Expr, right_value: Expr
+) -> Stmt:
     """Store two elements, one in each half of the columns, with bias and epilogue."""
 
     def one(panel: Expr, total: Expr) -> Stmt:
@@ -243,7 +247,7 @@ def _finish(c: Strassen, p: Expr, row: Expr, o: Expr, lane: Expr, left: Expr, ri
         value = total if len(c.call.args) < 3 else start + total
         return c.finish(value, (), row, simplify(panel * c.nr + o * c.lanes + lane))
 
-    return seq(one(p, left), one(simplify(p + c.panels), right))
+    return seq(one(p, left_value), one(simplify(p + c.panels), right_value))
 
 
 class Parts:
@@ -277,12 +281,12 @@ def parts_program(c: Parts) -> PrimFunc:
         def vector(ch: Expr, o: Expr, lane: Expr) -> Stmt:
             k, out = simplify(o * c.lanes + lane), c.group.out
             if real:
-                made = _combinations(c, r, ch * c.chunk + k)
+                combinations = _combinations(c, r, ch * c.chunk + k)
             else:
-                made = [const(0, out.dtype)] * PRODUCTS
+                combinations = [const(0, out.dtype)] * PRODUCTS
             tile, within = simplify(r // c.rows), simplify(r % c.rows)
-            at = [(ch, as_expr(i), tile, within, k) for i in range(PRODUCTS)]
-            return seq(*(Store(out, i, x) for i, x in zip(at, made, strict=True)))
+            indices = [(ch, as_expr(i), tile, within, k) for i in range(PRODUCTS)]
+            return seq(*(Store(out, i, x) for i, x in zip(indices, combinations, strict=True)))
 
         extents = [c.chunks, c.chunk // c.lanes, c.lanes]
         return nest(["chunk", "o", "l"], extents, vector, ["", "vector", "lane"])
@@ -294,6 +298,6 @@ def parts_program(c: Parts) -> PrimFunc:
 
 def _combinations(c: Parts, row: Expr, k: Expr) -> list[Expr]:
     """The left operands of the seven products at one row and column of the quarters."""
-    other, right = row + (c.count - c.half), k + c.k // 2
-    a11, a12, a21, a22 = (c.load(r, q) for r in (row, other) for q in (k, right))
+    lower_row, right = row + (c.count - c.half), k + c.k // 2
+    a11, a12, a21, a22 = (c.load(r, q) for r in (row, lower_row) for q in (k, right))
     return [a11 + a22, a21 - a11, a12 - a22, a11, a22, a21 + a22, a11 + a12]

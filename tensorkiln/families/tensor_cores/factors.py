@@ -33,9 +33,9 @@ _AT_ONCE = 8  # most loads that a thread waits for together: each needs register
 
 def factors_of(p: Product) -> tuple[Expr, Expr] | None:
     """The two factors in the types that tensor cores multiply; None if they do not."""
-    left, right = _narrow(p.left), _narrow(p.right)
-    if (left.dtype.name, right.dtype.name) in FACTORS:
-        return left, right
+    left_factor, right_factor = _narrow(p.left), _narrow(p.right)
+    if (left_factor.dtype.name, right_factor.dtype.name) in FACTORS:
+        return left_factor, right_factor
     if (p.left.dtype.name, p.right.dtype.name) == TF32:  # only where the target asks for it
         return intrin("thread_round_tf32", p.left), intrin("thread_round_tf32", p.right)
     return None
@@ -96,16 +96,16 @@ def fill(c: Factor, of: TiledProduct, start: tuple[Expr, Expr, Expr]) -> Stmt:
     """The statement by which all threads copy a tile of a factor to shared memory. `start` is the
     batch, the first row or column, and the first term. Neighbouring threads read neighbouring
     elements or vectors."""
-    role, how = c.role, c.how
-    lanes = (how.lanes, 1) if how.transposed else (1, how.lanes)
+    role, copying = c.role, c.how
+    lanes = (copying.lanes, 1) if copying.transposed else (1, copying.lanes)
 
     def element(j: Expr, k: Expr) -> Stmt:
         return of.copy(c.side, start, j, k, lambda x: Store(c.buffer, c.place(j, k), x), lanes)
 
     size, depth = c.side.size, of.depth
-    if how.transposed:
+    if copying.transposed:
         return nest(["k", "j"], [depth, size], lambda k, j: element(j, k), [role, ""], True)
-    if how.neighbours:
+    if copying.neighbours:
         return nest(["j", "k"], [size, depth], element, [role, ""], True)
     # Eight neighbours in memory, which are different rows of shared memory, by four terms: so a
     # warp reads whole sectors and writes to all banks.
@@ -146,8 +146,10 @@ def copy_ahead(
     can. Returns how many dimensions the buffers of the factors have got in front: 0 or 1.
     """
     rows, columns = (static(e, "a tile of sums") for e in out.shape)
-    rest = rows * (columns * out.dtype.bytes + _GAP)
-    stages = stages_of(tile.rows, tile.columns, tile.factors, rest, int_value(of.rounds), target)
+    out_bytes = rows * (columns * out.dtype.bytes + _GAP)
+    stages = stages_of(
+        tile.rows, tile.columns, tile.factors, out_bytes, int_value(of.rounds), target
+    )
     if stages == 1 or not all(map(_can_go_on, factors)):
         return 0
     (name,) = s.loops(role=ROUND)
@@ -158,9 +160,9 @@ def copy_ahead(
 def divide_copies(s: Schedule, c: Factor, threads: int) -> None:
     """Divide the nests that fill a factor among the threads of a block."""
     for name in s.loops(role=c.role):
-        done: Cooperative = s.cooperative(name, threads, c.how.lanes)
+        division: Cooperative = s.cooperative(name, threads, c.how.lanes)
         # Unrolled copies load before they store, so each iteration takes registers.
-        if static(s.loop(done.rounds).extent, "rounds of a copy") > _AT_ONCE:
-            s.unroll(s.split(done.rounds, _AT_ONCE).inner)
+        if static(s.loop(division.rounds).extent, "rounds of a copy") > _AT_ONCE:
+            s.unroll(s.split(division.rounds, _AT_ONCE).inner)
         else:
-            s.unroll(done.rounds)
+            s.unroll(division.rounds)

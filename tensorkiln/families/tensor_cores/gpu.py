@@ -72,26 +72,26 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     """The schedule of a group whose output elements are functions of one sum of products of
     float16, bfloat16 or 8-bit integers, or of float32 where the target allows tf32. None if it is
     not such a product, or has too few rows or columns for tiles."""
-    group, found = tiled_product(group)
-    factors = None if found is None else factors_of(found)
-    if found is None or factors is None:
+    group, contraction = tiled_product(group)
+    factors = None if contraction is None else factors_of(contraction)
+    if contraction is None or factors is None:
         return None
-    tile = _tile_of(found, factors[0].dtype, target)
+    tile = _tile_of(contraction, factors[0].dtype, target)
     if tile is None:
         return None
-    made = _Tiles(group, found, tile, factors, least_capability(target))
+    tiles = _Tiles(group, contraction, tile, factors, least_capability(target))
     s = Schedule(
-        PrimFunc(group.name, group.params, made.stmt(), inplace=inplace_params(group)), check
+        PrimFunc(group.name, group.params, tiles.stmt(), inplace=inplace_params(group)), check
     )
     bind_tiles(s)
-    both = made.left, made.right
+    copied_factors = tiles.left, tiles.right
     # It may put a dimension in front of the buffers, so padding follows.
-    before = copy_ahead(s, both, made.of, tile, made.out, target)
-    for factor in both:
+    before = copy_ahead(s, copied_factors, tiles.of, tile, tiles.out, target)
+    for factor in copied_factors:
         divide_copies(s, factor, tile.threads)
     for name in s.loops(role=_STORE):
-        s.cooperative(name, tile.threads, made.lanes)
-    for b, rows in ((made.left.buffer, before), (made.right.buffer, before), (made.out, 0)):
+        s.cooperative(name, tile.threads, tiles.lanes)
+    for b, rows in ((tiles.left.buffer, before), (tiles.right.buffer, before), (tiles.out, 0)):
         s.storage_align(b.name, rows, static(b.shape[1], "a row"), PAD // b.dtype.bytes)
     bind_threads(s)
     # Registers have no addresses: only constant indices, of unrolled loops, keep arrays in them.
@@ -114,10 +114,10 @@ def _tile_of(p: Product, dtype: DType, target: Target) -> WarpTile | None:
 def _rows_of(name: str, side: Side, of: TiledProduct) -> Factor:
     """A factor in plain rows of shared memory: one for each row or column of the tile or,
     transposed, one for each term."""
-    how = how_copied(name, side, of)
-    shape = (of.depth, side.size) if how.transposed else (side.size, of.depth)
-    made = buffer(name, shape, side.dtype, "shared")
-    return Factor(side, made, how, lambda j, k: (k, j) if how.transposed else (j, k))
+    copy = how_copied(name, side, of)
+    shape = (of.depth, side.size) if copy.transposed else (side.size, of.depth)
+    shared_buffer = buffer(name, shape, side.dtype, "shared")
+    return Factor(side, shared_buffer, copy, lambda j, k: (k, j) if copy.transposed else (j, k))
 
 
 class _Tiles:
@@ -199,17 +199,17 @@ class _Tiles:
 
             def multiply(r: Expr, c: Expr) -> Stmt:
                 x = Load(a, (r, lane_ramp(left_fragment(a.dtype).count)))
-                both = Load(b, (c, lane_ramp(pair)))
-                found = []
+                pair_fragment = Load(b, (c, lane_ramp(pair)))
+                stmts = []
                 # `b` has the fragments of 16 columns, from one load; an instruction multiplies 8 of
                 # them.
                 for half in range(2):
                     lanes = tuple(range(half * pair // 2, (half + 1) * pair // 2))
-                    at = self._sums_at(t, r, simplify(c * 2 + half))
-                    y = Shuffle(both, both, lanes)
-                    value = multiplied(x, y, Load(self.sums, at), self.capability)
-                    found.append(Store(self.sums, at, value))
-                return seq(*found)
+                    sum_index = self._sums_at(t, r, simplify(c * 2 + half))
+                    y = Shuffle(pair_fragment, pair_fragment, lanes)
+                    value = multiplied(x, y, Load(self.sums, sum_index), self.capability)
+                    stmts.append(Store(self.sums, sum_index, value))
+                return seq(*stmts)
 
             return seq(
                 loop("r", down, left, _REGISTER),
@@ -274,11 +274,11 @@ class _Tiles:
         """Store the sums of one product of a thread to shared memory, two at a time."""
         warp, (_, column) = t // WARP_THREADS, self._place(t)
         sums = Load(self.sums, self._sums_at(t, r, c))
-        found = []
+        stores = []
         for k in range(0, SUMS.count, 2):
             row, first = SUMS.place(t % WARP_THREADS, IntImm(k))
             row = simplify(warp // self.tile.across * _BLOCK + row)
-            at = simplify(column + c * SUMS.columns + first)
+            out_column = simplify(column + c * SUMS.columns + first)
             pair = cast(Shuffle(sums, sums, (k, k + 1)), self.out.dtype.with_lanes(2))
-            found.append(Store(self.out, (row, lane_ramp(2, at)), pair))
-        return seq(*found)
+            stores.append(Store(self.out, (row, lane_ramp(2, out_column)), pair))
+        return seq(*stores)

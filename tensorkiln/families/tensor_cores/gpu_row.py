@@ -67,18 +67,18 @@ class WarpTile:
 
 
 def stages_of(
-    rows: int, columns: int, factors: int, rest: int, rounds: int | None, target: Target
+    rows: int, columns: int, factors: int, reserved: int, rounds: int | None, target: Target
 ) -> int:
     """Into how many parts shared memory is divided for the factors of a tile, of `factors` bytes
-    each, beside `rest` bytes. As many as the target asks for and as there are rounds, but not so
-    many that fewer blocks (of at most two) fit a multiprocessor than their registers allow."""
-    asked = target["matmul_stages"]
-    assert isinstance(asked, int)
-    if not copies_ahead(target) or asked == 1:
+    each, beside `reserved` bytes. As many as the target asks for and as there are rounds, but not
+    so many that fewer blocks (of at most two) fit a multiprocessor than their registers allow."""
+    stages = target["matmul_stages"]
+    assert isinstance(stages, int)
+    if not copies_ahead(target) or stages == 1:
         return 1
     blocks = 1 if 2 * rows * columns * _SUM >= _REGISTERS else 2
     room = (most_shared(target) + _OF_SYSTEM) // blocks - _OF_SYSTEM
-    return max(1, min(asked, (room - rest) // factors, asked if rounds is None else rounds))
+    return max(1, min(stages, (room - reserved) // factors, stages if rounds is None else rounds))
 
 
 def warp_tile(
@@ -96,8 +96,8 @@ def warp_tile(
         sizes = [_LARGEST, _LARGEST]
     terms = _TERMS if term_bytes is None or term_bytes > MMA_TERMS else MMA_TERMS
     down, across = _warps(sizes[0], sizes[1], min(_WARPS, threads // WARP_THREADS))
-    found = WarpTile(sizes[0], sizes[1], terms, down, across)
-    return found if down and found.shared <= shared else None
+    tile = WarpTile(sizes[0], sizes[1], terms, down, across)
+    return tile if down and tile.shared <= shared else None
 
 
 def _size(extent: int | None) -> int:
@@ -109,14 +109,14 @@ def _size(extent: int | None) -> int:
     return size
 
 
-def _warps(rows: int, columns: int, most: int) -> tuple[int, int]:
-    """(warps along rows, warps along columns) of a tile, at most `most` in all, such that the part
+def _warps(rows: int, columns: int, limit: int) -> tuple[int, int]:
+    """(warps along rows, warps along columns) of a tile, at most `limit` in all, such that the part
     of each is as square as possible and at least _UNIT x _UNIT. (0, 0) if a block has no room for a
     warp."""
-    if not most:
+    if not limit:
         return 0, 0
     down = across = 1
-    while down * across * 2 <= most and max(rows // down, columns // across) > _UNIT:
+    while down * across * 2 <= limit and max(rows // down, columns // across) > _UNIT:
         if rows // down >= columns // across:
             down *= 2
         else:
@@ -129,11 +129,11 @@ def _fits(call: Call, out: TensorType, target: Target) -> bool:
     if len(call.args) < 2:
         return False
     types = [a.type for a in call.args[:2]]
-    left, right = (t.dtype.name if isinstance(t, TensorType) else "" for t in types)
-    rounded = (left, right) == TF32 and target["matmul_precision"] == "tf32"
-    if not rounded and (left, right) not in FACTORS:
+    left_type, right_type = (t.dtype.name if isinstance(t, TensorType) else "" for t in types)
+    rounded = (left_type, right_type) == TF32 and target["matmul_precision"] == "tf32"
+    if not rounded and (left_type, right_type) not in FACTORS:
         return False
-    return least_capability(target) >= TENSOR_CORES[left]
+    return least_capability(target) >= TENSOR_CORES[left_type]
 
 
 CONTRACTION = Family(

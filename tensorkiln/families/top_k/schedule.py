@@ -94,27 +94,27 @@ class _Row:
     def stmt(self) -> Stmt:
         """Make the heap, offer it all other elements, sort it, and replace its items by places."""
         k, n = self.k, self.n
-        made = [
+        stmts = [
             loop("j", k, lambda j: self.put(j, self.item(j)), "first"),
             loop("j", k // 2, lambda j: self.settle_from(k // 2 - 1 - j), "grow"),
         ]
         if self.peaks:
-            made.append(self.find_floor())
-        others = simplify(n - k)
-        blocks = simplify(others // self.block)
-        done = simplify(blocks * self.block + k)
-        made += [
+            stmts.append(self.find_floor())
+        other_count = simplify(n - k)
+        blocks = simplify(other_count // self.block)
+        end = simplify(blocks * self.block + k)
+        stmts += [
             loop("b", blocks, self.offer_block, "block"),
-            loop("j", simplify(n - done), lambda j: self.offer(simplify(j + done)), "rest"),
+            loop("j", simplify(n - end), lambda j: self.offer(simplify(j + end)), "rest"),
         ]
         if self.packed and self.lanes >= _RANK_LANES and 1 < k <= _RANKED * self.lanes**2:
-            made.append(self.rank())
+            stmts.append(self.rank())
         else:
-            made.append(loop("j", max(k - 1, 0), self.take_last, "sort"))
+            stmts.append(loop("j", max(k - 1, 0), self.take_last, "sort"))
             if self.packed:
-                made.append(loop("j", k, lambda j: self.put(j, self.place(j)), "place"))
+                stmts.append(loop("j", k, lambda j: self.put(j, self.place(j)), "place"))
         floor = [self.floor] if self.peaks else []
-        return within([self.at, self.going, self.best, *floor], *made)
+        return within([self.at, self.going, self.best, *floor], *stmts)
 
     def find_floor(self) -> Stmt:
         """Find a key that no item of the result is below.
@@ -127,13 +127,13 @@ class _Row:
         n = int_value(self.n)
         assert n is not None
         peaks = buffer("peaks", (count, lanes), self.type, "local")
-        least = reduce_identity("max", self.type)
+        identity = reduce_identity("max", self.type)
         above = buffer("above", (lanes,), self.type, "register")
-        every = (lane_ramp(lanes),) if lanes > 1 else _ZERO
+        all_lanes = (lane_ramp(lanes),) if lanes > 1 else _ZERO
         floor = Load(self.floor, _ZERO)
 
-        def each(one: Callable[[Expr], Stmt]) -> Stmt:
-            return loop("l", lanes, one, "lane")
+        def each(body: Callable[[Expr], Stmt]) -> Stmt:
+            return loop("l", lanes, body, "lane")
 
         def raise_peak(q: Expr, r: Expr) -> Stmt:
             def one(lane: Expr) -> Stmt:
@@ -149,14 +149,14 @@ class _Row:
             def seen(r: Expr) -> Stmt:
                 def one(lane: Expr) -> Stmt:
                     high = binary("ge", Load(peaks, (r, lane)), cast(key, self.type))
-                    more = select(high, const(1, self.type), const(0, self.type))
-                    return Store(above, (lane,), Load(above, (lane,)) + more)
+                    increment = select(high, const(1, self.type), const(0, self.type))
+                    return Store(above, (lane,), Load(above, (lane,)) + increment)
 
                 return each(one)
 
             clear = each(lambda i: Store(above, (i,), const(0, self.type)))
-            found: Expr = Load(above, every)
-            total = VectorReduce("add", found) if lanes > 1 else found
+            counts: Expr = Load(above, all_lanes)
+            total = VectorReduce("add", counts) if lanes > 1 else counts
             enough = binary("ge", total, const(self.k, self.type))
             step = binary("shl", const(1), simplify(as_expr(_HALF - 1) - bit))
             body = seq(
@@ -166,7 +166,7 @@ class _Row:
 
         return within(
             [peaks, above],
-            loop("r", count, lambda r: each(lambda i: Store(peaks, (r, i), least)), "term"),
+            loop("r", count, lambda r: each(lambda i: Store(peaks, (r, i), identity)), "term"),
             loop(
                 "q",
                 n // (count * lanes),
@@ -193,12 +193,12 @@ class _Row:
         ranks = buffer("ranks", (blocks * block,), INT64, "local")
         count = buffer("count", (_VECTORS, lanes), INT64, "register")
 
-        def each(name: str, one: Callable[[Expr, Expr], Stmt]) -> Stmt:
+        def each(name: str, body: Callable[[Expr, Expr], Stmt]) -> Stmt:
             """`one(v, lane)` for the vectors of a block."""
             return loop(
                 name,
                 _VECTORS,
-                lambda v: loop("l", lanes, lambda i: one(v, i), "lane", keep=True),
+                lambda v: loop("l", lanes, lambda i: body(v, i), "lane", keep=True),
                 "vector",
                 keep=True,
             )
@@ -209,8 +209,8 @@ class _Row:
 
             def more(j: Expr, v: Expr, lane: Expr) -> Stmt:
                 before = Load(items, (j,)) > Load(items, (at(v, lane),))
-                found = Load(count, (v, lane)) + select(before, const(1), const(0))
-                return Store(count, (v, lane), found)
+                new_count = Load(count, (v, lane)) + select(before, const(1), const(0))
+                return Store(count, (v, lane), new_count)
 
             return seq(
                 each("v", lambda v, i: Store(count, (v, i), const(0))),
@@ -278,20 +278,20 @@ class _Row:
         """Offer the elements of a block, if the greatest of them comes before the root."""
         start = simplify(b * self.block + self.k)
         lanes = self.lanes
-        every = (lane_ramp(lanes),) if lanes > 1 else _ZERO
+        all_lanes = (lane_ramp(lanes),) if lanes > 1 else _ZERO
 
         def more(v: Expr, lane: Expr) -> Stmt:
             key = self.key(simplify(start + v * lanes + lane))
             return Store(self.best, (lane,), maximum(Load(self.best, (lane,)), key))
 
-        least = reduce_identity("max", self.type.with_lanes(lanes))
+        identity = reduce_identity("max", self.type.with_lanes(lanes))
         vectors = self.block // lanes
         find = loop("v", vectors, lambda v: loop("l", lanes, lambda i: more(v, i), "lane"), "term")
-        each = loop("j", self.block, lambda j: self.offer(simplify(start + j)), "seek")
-        found: Expr = Load(self.best, every)
-        best = VectorReduce("max", found) if lanes > 1 else found
-        test = If(best > self.key_of(self.root()), each)
-        return seq(Store(self.best, every, least), find, test)
+        offers = loop("j", self.block, lambda j: self.offer(simplify(start + j)), "seek")
+        lane_best: Expr = Load(self.best, all_lanes)
+        best = VectorReduce("max", lane_best) if lanes > 1 else lane_best
+        test = If(best > self.key_of(self.root()), offers)
+        return seq(Store(self.best, all_lanes, identity), find, test)
 
     def offer(self, j: Expr) -> Stmt:
         """Replace the root by element j if that comes before it."""
@@ -315,19 +315,21 @@ class _Row:
     def settle(self, start: Expr, item: Expr, size: Expr) -> Stmt:
         """Sift an item down from a free position of a heap of `size` items: while a child comes
         after it, the child moves up."""
-        at, going = Load(self.at, _ZERO), Load(self.going, _ZERO)
-        left, right = Var("left"), Var("right")
+        position, going = Load(self.at, _ZERO), Load(self.going, _ZERO)
+        left_child, right_child = Var("left"), Var("right")
         a, b, lower, child = Var("a"), Var("b"), Var("lower"), Var("child")
-        up = seq(self.put(at, child), Store(self.at, _ZERO, lower))
+        up = seq(self.put(position, child), Store(self.at, _ZERO, lower))
         step = If(self.before(item, child), up, Store(self.going, _ZERO, const(0)))
         pick = self.before(a, b)
-        body: Stmt = Let(child, select(pick, b, a), Let(lower, select(pick, right, left), step))
-        body = Let(a, self.get(left), Let(b, self.get(right), body))
-        body = Let(right, minimum(left + 1, size - 1), body)
-        body = Let(left, at * 2 + 1, body)
-        more = logical_and(going > 0, at * 2 + 1 < size)
+        body: Stmt = Let(
+            child, select(pick, b, a), Let(lower, select(pick, right_child, left_child), step)
+        )
+        body = Let(a, self.get(left_child), Let(b, self.get(right_child), body))
+        body = Let(right_child, minimum(left_child + 1, size - 1), body)
+        body = Let(left_child, position * 2 + 1, body)
+        condition = logical_and(going > 0, position * 2 + 1 < size)
         begin = seq(Store(self.at, _ZERO, start), Store(self.going, _ZERO, const(1)))
-        return seq(begin, While(more, body), self.put(at, item))
+        return seq(begin, While(condition, body), self.put(position, item))
 
 
 def _place_in(item: Expr) -> Expr:
@@ -347,12 +349,12 @@ def _rows(group: Group, lead: tuple[Expr, ...], first: Expr, lanes: int) -> Stmt
     def row(lane: Expr) -> _Row:
         return _Row(group, (*lead, simplify(first + lane)), 1)
 
-    def each(name: str, one: Callable[[Expr], Stmt]) -> Stmt:
-        return loop(name, lanes, one, "lane", keep=True)
+    def each(name: str, body: Callable[[Expr], Stmt]) -> Stmt:
+        return loop(name, lanes, body, "lane", keep=True)
 
     def least(t: Expr) -> Stmt:
-        none = reduce_identity("max", INT64)
-        return each("l", lambda lane: Store(best, (t, lane), none))
+        identity = reduce_identity("max", INT64)
+        return each("l", lambda lane: Store(best, (t, lane), identity))
 
     def put(t: Expr) -> Stmt:
         """The later of an item and number `t` goes on."""
@@ -387,13 +389,13 @@ def top_k_program(group: Group, lanes: int, together: int = 0) -> PrimFunc:
 
     def rows(*i: Expr) -> Stmt:
         whole = simplify(lead[-1] // together)
-        done = simplify(whole * together)
+        whole_rows = simplify(whole * together)
         return seq(
             loop("b", whole, lambda b: _rows(group, i, simplify(b * together), together), "rows"),
             loop(
                 "r",
-                simplify(lead[-1] - done),
-                lambda r: _Row(group, (*i, simplify(done + r)), lanes).stmt(),
+                simplify(lead[-1] - whole_rows),
+                lambda r: _Row(group, (*i, simplify(whole_rows + r)), lanes).stmt(),
                 "last",
             ),
         )

@@ -61,32 +61,32 @@ _STORE = "store"  # the role of nests that store to the output
 def schedule(group: Group, target: Target, check: bool = False) -> Schedule | None:
     """The schedule of a group whose output elements are functions of one sum of products of float16
     or bfloat16. None if it is not such a product, or has too few rows or columns for tiles."""
-    group, found = tiled_product(group)
-    factors = None if found is None else factors_of(found)
-    if found is None or factors is None or any(not x.dtype.is_half for x in factors):
+    group, contraction = tiled_product(group)
+    factors = None if contraction is None else factors_of(contraction)
+    if contraction is None or factors is None or any(not x.dtype.is_half for x in factors):
         return None
     rows, columns, batch = (
         int_value(product(tuple(e for _, e in axes)))
-        for axes in (found.rows, found.columns, found.batch)
+        for axes in (contraction.rows, contraction.columns, contraction.batch)
     )
     tile = warpgroup_tile(rows, columns, batch or 1, target)
     if tile is None:
         return None
-    made = _Tiles(group, found, tile, factors)
+    tiles = _Tiles(group, contraction, tile, factors)
     s = Schedule(
-        PrimFunc(group.name, group.params, made.stmt(), inplace=inplace_params(group)), check
+        PrimFunc(group.name, group.params, tiles.stmt(), inplace=inplace_params(group)), check
     )
     bind_tiles(s)
-    both = made.left, made.right
+    copied_factors = tiles.left, tiles.right
     producers = WARP_THREADS if _has_producers(tile, target) else 0
     by_maps = bool(producers) and target["matmul_copies"] == "tma"
-    ahead = copy_ahead(s, both, made.of, tile, made.out, target, producers, by_maps)
-    for factor in both:
+    ahead = copy_ahead(s, copied_factors, tiles.of, tile, tiles.out, target, producers, by_maps)
+    for factor in copied_factors:
         divide_copies(s, factor, producers if ahead and producers else tile.threads)
     for name in s.loops(role=_STORE):
-        s.cooperative(name, tile.threads, made.lanes)
+        s.cooperative(name, tile.threads, tiles.lanes)
     # Padding puts the rows that a warp writes at once into different banks.
-    s.storage_align(made.out.name, 0, OUT_COLUMNS, PAD)
+    s.storage_align(tiles.out.name, 0, OUT_COLUMNS, PAD)
     bind_threads(s)
     # Registers have no addresses: only constant indices, of unrolled loops, keep arrays in them.
     for name in s.loops(role=_REGISTER):
@@ -99,9 +99,9 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
 def _has_producers(tile: WarpgroupTile, target: Target) -> bool:
     """Whether a block has a producer warp: the target asks for one, and the block has room for
     it."""
-    most = target["max_num_threads"]
-    assert isinstance(most, int)
-    return target["matmul_copies"] in OWN_WARP and tile.threads + WARP_THREADS <= most
+    thread_limit = target["max_num_threads"]
+    assert isinstance(thread_limit, int)
+    return target["matmul_copies"] in OWN_WARP and tile.threads + WARP_THREADS <= thread_limit
 
 
 class _Tiles:
@@ -173,14 +173,14 @@ class _Tiles:
 
     def _divide(self, t: Expr) -> Stmt:
         """Divide the vector of a thread's sums into vectors of eight columns each."""
-        found, sums = [], self._sums_of(t)
+        stores, sums = [], self._sums_of(t)
         for k in range(0, self.fragment.count, SUMS.count):
             # wgmma needs all sums of a thread as one vector; the steps that store them take a few
             # each.
             c, b = divmod(k // SUMS.count, self.eights)
             part = Shuffle(sums, sums, tuple(range(k, k + SUMS.count)))
-            found.append(Store(self.parts, self._part(t, IntImm(c), IntImm(b)), part))
-        return seq(*found)
+            stores.append(Store(self.parts, self._part(t, IntImm(c), IntImm(b)), part))
+        return seq(*stores)
 
     def _part(self, t: Expr, c: Expr, b: Expr) -> tuple[Expr, ...]:
         return (t, c, b, lane_ramp(SUMS.count))
@@ -202,18 +202,18 @@ class _Tiles:
 
     def _share(self, t: Expr, c: Expr, b: Expr) -> Stmt:
         """Store a thread's sums of eight columns to shared memory, two at a time."""
-        part, found = Load(self.parts, self._part(t, c, b)), []
+        part, stores = Load(self.parts, self._part(t, c, b)), []
         for k in range(0, SUMS.count, 2):
             row, column = self.fragment.place(t % WARPGROUP_THREADS, IntImm(k))
             row = simplify(t // WARPGROUP_THREADS * WARPGROUP_ROWS + row)
-            at = simplify(b * SUMS.columns + column)
+            out_column = simplify(b * SUMS.columns + column)
             pair = cast(Shuffle(part, part, (k, k + 1)), self.out.dtype.with_lanes(2))
-            found.append(Store(self.out, (row, lane_ramp(2, at)), pair))
-        return seq(*found)
+            stores.append(Store(self.out, (row, lane_ramp(2, out_column)), pair))
+        return seq(*stores)
 
 
 def _matrices(name: str, side: Side, of: TiledProduct) -> Factor:
     """A factor in permuted rows of 128 bytes, as wgmma reads it."""
-    how = how_copied(name, side, of)
-    made = buffer(name, (side.size, of.depth), side.dtype, "shared", MATRIX_ALIGN)
-    return Factor(side, made, how, lambda j, k: swizzled(j, k, how.transposed))
+    copying = how_copied(name, side, of)
+    shared_buffer = buffer(name, (side.size, of.depth), side.dtype, "shared", MATRIX_ALIGN)
+    return Factor(side, shared_buffer, copying, lambda j, k: swizzled(j, k, copying.transposed))

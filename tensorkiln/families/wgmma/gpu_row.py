@@ -73,8 +73,8 @@ def _fits(call: Call, out: TensorType, target: Target) -> bool:
     if len(call.args) < 2 or target["matmul_kernel"] != "wgmma":
         return False
     types = [a.type for a in call.args[:2]]
-    left, right = (t.dtype.name if isinstance(t, TensorType) else "" for t in types)
-    return left == right and left in HALF_TYPES
+    left_type, right_type = (t.dtype.name if isinstance(t, TensorType) else "" for t in types)
+    return left_type == right_type and left_type in HALF_TYPES
 
 
 WGMMA = Family(

@@ -112,11 +112,11 @@ class _Windows:
         self.group, self.tile, self.shape = group, tile, group.out_type.shape
         self.index = tuple(Var(f"i{d}") for d in range(4))
         self.value = simplify_value(group.element(group.out_var)(*self.index), {})
-        found = list(dict.fromkeys(reductions_of(self.value)))
-        self.suits = len(found) == 1 and self._is_window(found[0])
+        reductions = list(dict.fromkeys(reductions_of(self.value)))
+        self.suits = len(reductions) == 1 and self._is_window(reductions[0])
         if not self.suits:
             return
-        self.total = found[0]
+        self.total = reductions[0]
         # A buffer each: proofs then compare the accesses of one sum only.
         self.sums = [
             buffer(f"sum{k}", (1,), self.total.dtype, "register")
@@ -125,8 +125,8 @@ class _Windows:
         self.exact = int_value(simplify(self.shape[2] % tile.rows)) == 0
 
     def _is_window(self, r: Reduce) -> bool:
-        known = [int_value(e) for _, e in r.axes]
-        return len(known) >= 2 and 0 < (known[-2] or 0) <= _TAPS
+        extents = [int_value(e) for _, e in r.axes]
+        return len(extents) >= 2 and 0 < (extents[-2] or 0) <= _TAPS
 
     def stmt(self) -> Stmt:
         """for image, tile of channels, tile of rows, column: the sums of a thread."""
@@ -144,15 +144,15 @@ class _Windows:
             for r in range(tile.rows)
         ]
         starts = [Store(b, _AT, neutral(total.op, total.dtype)) for b in self.sums]
-        at = [dict(zip(self.index, (n, o, i, x), strict=True)) for o, i in places]
-        ends = [self._finish(k, place) for k, place in enumerate(at)]
+        outputs = [dict(zip(self.index, (n, o, i, x), strict=True)) for o, i in places]
+        ends = [self._finish(k, place) for k, place in enumerate(outputs)]
         outer = [(var, extent, "reduction") for var, extent in (*total.axes[:-2], total.axes[-1])]
-        kept = [t for t in outer if int_value(t[1]) != 1]
-        ones = {var: IntImm(0) for var, extent, _ in outer if int_value(extent) == 1}
-        terms = around(kept, self._terms(at, ones))
+        loops = [t for t in outer if int_value(t[1]) != 1]
+        units = {var: IntImm(0) for var, extent, _ in outer if int_value(extent) == 1}
+        terms = around(loops, self._terms(outputs, units))
         return within(self.sums, *starts, terms, *ends)
 
-    def _terms(self, at: Sequence[Mapping[Var, Expr]], ones: Mapping[Var, Expr]) -> Stmt:
+    def _terms(self, outputs: Sequence[Mapping[Var, Expr]], units: Mapping[Var, Expr]) -> Stmt:
         """Add the terms of one column of the window. Its taps along the height are written out one
         by one, so that values which several rows share are found."""
         var, extent = self.total.axes[-2]
@@ -161,13 +161,13 @@ class _Windows:
         # value -> the (number of a sum, factor) that it is a part of
         values: dict[Expr, list[tuple[int, Expr | None]]] = {}
         for tap in range(taps):
-            for k, place in enumerate(at):
-                term = substitute(self.total.value, {**place, **ones, var: IntImm(tap)})
+            for k, place in enumerate(outputs):
+                term = substitute(self.total.value, {**place, **units, var: IntImm(tap)})
                 value, factor = self._parts(simplify_value(term, {}))
                 values.setdefault(value, []).append((k, factor))
         factors = dict.fromkeys(f for uses in values.values() for _, f in uses if f is not None)
         names = {f: Var(f"w{k}", f.dtype) for k, f in enumerate(factors)}
-        body = seq(*(self._uses(at, v, uses, names) for v, uses in values.items()))
+        body = seq(*(self._uses(outputs, v, uses, names) for v, uses in values.items()))
         for factor, name in reversed(names.items()):
             body = Let(name, factor, body)
         return body

@@ -62,15 +62,15 @@ def estimated_times(
     of, to = -(-inputs // lanes), -(-outputs // lanes)
     vectors = of * lanes * to  # vectors of weights for each tap or product
     sizes = list(zip((height, width), layer.dilation, strict=True))
-    found: dict[Tile | None, float] = {None: vectors * math.prod(_inside(n, d) for n, d in sizes)}
+    times: dict[Tile | None, float] = {None: vectors * math.prod(_inside(n, d) for n, d in sizes)}
     for tile in tiles:
         count = math.prod(-(-n // (m * d)) * d for (n, d), m in zip(sizes, tile, strict=True))
         products = (tile[0] + TAPS - 1) * (tile[1] + TAPS - 1)
         # The weights are read once for each block of tiles.
         blocks = -(-count // tiles_at_once(products, of, lanes))
         work = vectors * (_PRODUCT * max(count, _FEWEST) + read * blocks)
-        found[tile] = products * (work + count * (_INPUT * of + _OUTPUT * to))
-    return found
+        times[tile] = products * (work + count * (_INPUT * of + _OUTPUT * to))
+    return times
 
 
 def fastest_tile(

@@ -106,11 +106,11 @@ class Winograd(ChannelBlocks):
         halo, and no stored output depends on it.
         """
         last = simplify(self.xt.shape[2 + dim] - 1 + self.xt.memory.halo(2 + dim))
-        d, known, reach = self.dilation[dim], int_value(last), self.reach(dim)
-        at = corner + (as_expr(i) * d - self.pad[dim])
-        if known is None or reach is None or reach - 1 + (TAPS - 1) * d - self.pad[dim] > known:
-            return minimum(at, last)
-        return at
+        d, end, reach = self.dilation[dim], int_value(last), self.reach(dim)
+        position = corner + (as_expr(i) * d - self.pad[dim])
+        if end is None or reach is None or reach - 1 + (TAPS - 1) * d - self.pad[dim] > end:
+            return minimum(position, last)
+        return position
 
     def input(self, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Load:
         """Load the input of image n, channel block * lanes + lane, at row h and column w."""
@@ -121,10 +121,10 @@ class Winograd(ChannelBlocks):
     def kept(self, corner: Expr, i: ExprLike, dim: int, body: Stmt) -> Stmt:
         """`body`, if row (dim 0) or column (dim 1) `i` of the tile is inside the image; without the
         condition if that holds for all tiles."""
-        size, tile, at = (self.height, self.width)[dim], self.tile[dim], int_value(as_expr(i))
-        d, known, reach = self.dilation[dim], int_value(size), self.reach(dim)
-        past = 0 if at is None else tile - 1 - at
-        if known is None or reach is None or reach - 1 - past * d >= known:
+        size, tile, number = (self.height, self.width)[dim], self.tile[dim], int_value(as_expr(i))
+        d, length, reach = self.dilation[dim], int_value(size), self.reach(dim)
+        past = 0 if number is None else tile - 1 - number
+        if length is None or reach is None or reach - 1 - past * d >= length:
             return If(simplify(corner + as_expr(i) * d) < size, body)
         return body
 
@@ -174,11 +174,11 @@ def input_transform(m: int, d: Sequence[Expr]) -> list[Expr]:
 
 def output_transform(m: int, p: Sequence[Expr]) -> list[Expr]:
     """A^T p. Products at opposite interpolation points are used as their sum or difference."""
-    at, pairs = matrices(m)[0], range(1, m + 1, 2)
+    matrix, pairs = matrices(m)[0], range(1, m + 1, 2)
     sums, differences = ([f(p[i], p[i + 1]) for i in pairs] for f in (add, sub))
     out = []
     for k in range(m):
-        row = [at[k, 0], *(at[k, i] for i in pairs), at[k, -1]]
+        row = [matrix[k, 0], *(matrix[k, i] for i in pairs), matrix[k, -1]]
         out.append(_some(row, [p[0], *(differences if k % 2 else sums), p[-1]]))
     return out
 
@@ -189,11 +189,11 @@ def _some(row: Sequence[float], values: Sequence[Expr]) -> Expr:
     return total
 
 
-def _scaled(x: Expr, factor: float, rest: Expr) -> Expr:
-    """x * factor + rest."""
-    found = combination([1.0, factor], [rest, x])
-    assert found is not None
-    return found
+def _scaled(x: Expr, factor: float, addend: Expr) -> Expr:
+    """x * factor + addend."""
+    scaled_sum = combination([1.0, factor], [addend, x])
+    assert scaled_sum is not None
+    return scaled_sum
 
 
 def winograd_program(c: Winograd) -> PrimFunc:
@@ -203,8 +203,8 @@ def winograd_program(c: Winograd) -> PrimFunc:
         v = buffer("V", (c.products, c.input_blocks, c.lanes), c.dtype, "local")
 
         def panel(p: Expr) -> Stmt:
-            made = buffer("P", (c.products, c.vectors, c.lanes), c.dtype, "local")
-            return Alloc(made, seq(_products(c, v, made, p, ()), _outputs(c, made, n, p, t, ())))
+            sums = buffer("P", (c.products, c.vectors, c.lanes), c.dtype, "local")
+            return Alloc(sums, seq(_products(c, v, sums, p, ()), _outputs(c, sums, n, p, t, ())))
 
         panels = loop("panel", c.panels, panel, keep=True)
         return Alloc(v, seq(_inputs(c, v, n, t, ()), panels))
@@ -235,22 +235,22 @@ def _blocks(c: Winograd, n: Expr) -> Stmt:
     def block(b: Expr) -> Stmt:
         v = buffer("V", (c.most, c.products, c.input_blocks, c.lanes), c.dtype, "local")
         first = b * size * c.unit
-        here = maximum(minimum(size * c.unit, tiles - first), 0)
-        units = (here + c.unit - 1) // c.unit
+        tile_count = maximum(minimum(size * c.unit, tiles - first), 0)
+        units = (tile_count + c.unit - 1) // c.unit
 
         def panel(p: Expr) -> Stmt:
-            made = buffer("P", (c.most, c.products, c.vectors, c.lanes), c.dtype, "local")
+            sums = buffer("P", (c.most, c.products, c.vectors, c.lanes), c.dtype, "local")
 
             def products(u: Expr, i: Expr) -> Stmt:
-                return _products(c, v, made, p, (u * c.unit + i,))
+                return _products(c, v, sums, p, (u * c.unit + i,))
 
             def outputs(t: Expr) -> Stmt:
-                return _outputs(c, made, n, p, first + t, (t,))
+                return _outputs(c, sums, n, p, first + t, (t,))
 
             return within(
-                [made],
+                [sums],
                 nest(["u", "i"], [units, c.unit], products, ["unit", "tile"], keep=True),
-                loop("t_out", here, outputs, "output", keep=True),
+                loop("t_out", tile_count, outputs, "output", keep=True),
             )
 
         def inputs(t: Expr) -> Stmt:
@@ -275,14 +275,16 @@ def _inputs(c: Winograd, v: Buffer, n: Expr, t: Expr, lead: tuple[Expr, ...]) ->
 
         def column(j: Expr, lane: Expr) -> Stmt:
             d = [c.input(n, b, lane, c.under(h, i, 0), c.under(w, j, 1)) for i in range(rows)]
-            made = input_transform(c.tile[0], d)
-            return seq(*(Store(half, (as_expr(i), j, lane), x) for i, x in enumerate(made)))
+            values = input_transform(c.tile[0], d)
+            return seq(*(Store(half, (as_expr(i), j, lane), x) for i, x in enumerate(values)))
 
         def row(i: Expr, lane: Expr) -> Stmt:
             d = [Load(half, (i, as_expr(j), lane)) for j in range(columns)]
-            made = input_transform(c.tile[1], d)
-            at = [simplify(i * columns + j) for j in range(columns)]
-            return seq(*(Store(v, (*lead, k, b, lane), x) for k, x in zip(at, made, strict=True)))
+            values = input_transform(c.tile[1], d)
+            places = [simplify(i * columns + j) for j in range(columns)]
+            return seq(
+                *(Store(v, (*lead, k, b, lane), x) for k, x in zip(places, values, strict=True))
+            )
 
         return within(
             [half],
@@ -293,9 +295,9 @@ def _inputs(c: Winograd, v: Buffer, n: Expr, t: Expr, lead: tuple[Expr, ...]) ->
     return loop("block", c.input_blocks, block, keep=True)
 
 
-def _products(c: Winograd, v: Buffer, made: Buffer, panel: Expr, lead: tuple[Expr, ...]) -> Stmt:
+def _products(c: Winograd, v: Buffer, sums: Buffer, panel: Expr, lead: tuple[Expr, ...]) -> Stmt:
     """P[x] = sum over the input channels of V[x] * U[x], for each transformed value x."""
-    size, whole, rest = c.summands()
+    size, whole, tail_size = c.summands()
 
     def value(x: Expr) -> Stmt:
         def piece(lo: Expr, count: int, first: bool) -> Stmt:
@@ -303,14 +305,14 @@ def _products(c: Winograd, v: Buffer, made: Buffer, panel: Expr, lead: tuple[Exp
 
             def term(g: Expr, k: Expr, o: Expr, lane: Expr) -> Stmt:
                 block = simplify(lo + g)
-                at = (panel, x // c.inner[1], x % c.inner[1], block, k, o * c.lanes + lane)
-                weight = Load(c.u, tuple(map(simplify, at)))
+                index = (panel, x // c.inner[1], x % c.inner[1], block, k, o * c.lanes + lane)
+                weight = Load(c.u, tuple(map(simplify, index)))
                 total = intrin("fma", Load(v, (*lead, x, block, k)), weight, Load(part, (o, lane)))
                 return Store(part, (o, lane), total)
 
             def keep(o: Expr, lane: Expr) -> Stmt:
-                have, at = Load(part, (o, lane)), (*lead, x, o, lane)
-                return Store(made, at, have if first else Load(made, at) + have)
+                have, index = Load(part, (o, lane)), (*lead, x, o, lane)
+                return Store(sums, index, have if first else Load(sums, index) + have)
 
             zero = const(0, part.dtype)
             roles = ["", "channel", "vector", "lane"]
@@ -322,20 +324,20 @@ def _products(c: Winograd, v: Buffer, made: Buffer, panel: Expr, lead: tuple[Exp
             )
 
         def pieces(lo: int, count: int, blocks: int) -> Stmt | None:
-            at: Callable[[Expr], Expr] = lambda i: simplify((i + lo) * size)  # noqa: E731
-            body: Callable[[Expr], Stmt] = lambda i: piece(at(i), blocks, lo == 0)  # noqa: E731
+            first_summand: Callable[[Expr], Expr] = lambda i: simplify((i + lo) * size)  # noqa: E731
+            body: Callable[[Expr], Stmt] = lambda i: piece(first_summand(i), blocks, lo == 0)  # noqa: E731
             return loop("piece", count, body, keep=True) if count else None
 
         if not whole:
-            return seq(pieces(0, 1, rest))
-        last = pieces(whole, 1, rest) if rest else None
+            return seq(pieces(0, 1, tail_size))
+        last = pieces(whole, 1, tail_size) if tail_size else None
         return seq(pieces(0, 1, size), pieces(1, whole - 1, size), last)
 
     return loop("x", c.products, value)
 
 
 def _outputs(
-    c: Winograd, made: Buffer, n: Expr, panel: Expr, t: Expr, lead: tuple[Expr, ...]
+    c: Winograd, products: Buffer, n: Expr, panel: Expr, t: Expr, lead: tuple[Expr, ...]
 ) -> Stmt:
     """A^T P A of every channel of a panel, columns first, and the epilogue."""
     (rows, columns), (m, k), (h, w) = c.inner, c.tile, c.corner(t)
@@ -346,7 +348,7 @@ def _outputs(
         block = simplify(panel * c.vectors + o)
 
         def column(j: Expr, lane: Expr) -> Stmt:
-            p = [Load(made, (*lead, simplify(j + i * columns), o, lane)) for i in range(rows)]
+            p = [Load(products, (*lead, simplify(j + i * columns), o, lane)) for i in range(rows)]
             sums = output_transform(m, p)
             return seq(*(Store(half, (as_expr(i), j, lane), x) for i, x in enumerate(sums)))
 
@@ -355,9 +357,9 @@ def _outputs(
             y = output_transform(k, p)
             if len(c.call.args) > 2:
                 y = [c.initial(block, lane) + value for value in y]
-            at = simplify(h + i * below)
+            out_row = simplify(h + i * below)
             stores = [
-                c.kept(w, j, 1, c.finish(value, n, block, lane, at, simplify(w + j * beside)))
+                c.kept(w, j, 1, c.finish(value, n, block, lane, out_row, simplify(w + j * beside)))
                 for j, value in enumerate(y)
             ]
             return c.kept(h, i, 0, seq(*stores))

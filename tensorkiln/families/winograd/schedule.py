@@ -89,13 +89,13 @@ def _of_unknown_size(
         # The piece of the sum goes outside the tiles: its weights stay in the first-level cache.
         s.reorder(piece, part, tile)
         if together > 1 and s.reaches(part, together):
-            found = s.split(part, together, tail="peel")
-            sink(s, found.inner, *s.children(found.inner))
-            rest = found.tail
+            pieces = s.split(part, together, tail="peel")
+            sink(s, pieces.inner, *s.children(pieces.inner))
+            tail = pieces.tail
         else:
-            rest = part
-        if rest is not None:
-            sink(s, *s.children(rest))
+            tail = part
+        if tail is not None:
+            sink(s, *s.children(tail))
     _vectors(s, outputs)
     s.set_scope("part", "register")
     fetch_ahead(s, c.u, c.group.knob("fetch"), panels=[value])
