@@ -191,7 +191,7 @@ class _Widened:
     def function(self) -> Function:
         """The function, with casts where narrow and wide values meet; `f` itself if none do."""
         for b in self.f.bindings:
-            if b.var in self.float32_of:
+            if b.var in self.wide:
                 self._compute(b)
             else:
                 self.bindings.append(b)
