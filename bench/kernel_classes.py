@@ -12,7 +12,7 @@ from bench.store import Record
 
 COUNTS, ENOUGH = 0.02, 0.75  # of the time, of the limit
 
-# Why a class stays below: by the target, else by the model, else by its name and precision, else by its name.
+# Why a class stays below: by target, else model, else its name and precision, else its name.
 REASONS: dict[str, str] = {
     "of mlp": "a network of 6 microseconds: two readings of a clock and a call are not known as "
     "exactly as its kernels' times are short",
