@@ -14,8 +14,8 @@ COUNTS, ENOUGH = 0.02, 0.75  # of the time, of the limit
 
 # Why a class stays below: by target, else model, else its name and precision, else its name.
 REASONS: dict[str, str] = {
-    "of mlp": "a network of 6 microseconds: two readings of a clock and a call are not known as "
-    "exactly as its kernels' times are short",
+    "of mlp": "a network of 6 microseconds, in which the calls of kernels count; their part was "
+    "not measured apart",
     "* x86-64-v2": "no fused multiply-add and no broadcast: a product is a multiplication, an "
     "addition, half a copy and a quarter of a broadcast, whose shuffle shares pipes with both",
     "attention_fused": "the softmax between its products is an exponential, a maximum and a sum an "

@@ -33,7 +33,7 @@ _TOOLS = "nm|objcopy|objdump|readelf|strip"
 CAPABILITIES = {
     "AArch64": Capability(
         "`apt-get install qemu-user libc6-arm64-cross`",
-        "no qemu-aarch64|no C library in|qemu-aarch64 is not installed",
+        r"no qemu-aarch64|no C library in|qemu-aarch64(, /\S+)? is not installed",
     ),
     "binutils": Capability("`apt-get install binutils`", rf"(no )?({_TOOLS})( is not installed)?$"),
     "Chromium": Capability("`apt-get install chromium`", "no chromium"),

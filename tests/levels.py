@@ -1,15 +1,15 @@
 """Levels of processors for which kernels are compiled, and those that one run of the tests takes.
 
 A test with a parameter whose value is the name of a level runs for `native` and for one other,
-which the commit chooses, so that each comes in turn; with `--levels=all` (`make test-all`) for
-each.
+which the commit chooses of those that can run here, so that each comes in turn; with `--levels=all`
+(`make test-all`) for each.
 """
 
 from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -33,13 +33,27 @@ def commit() -> str:
         return ""
 
 
-def levels_of(asked: str, tree: str) -> frozenset[str]:
-    """The levels besides `native` that `--levels=asked` means for the commit `tree`: `all`, `turn`,
-    or names with commas. Raises pytest.UsageError for names of none."""
+def runnable_turns() -> tuple[tuple[str, ...], ...]:
+    """The turns that this machine can run: a level whose tests are all skipped has none."""
+    from tests.codegen.kernels import LEVELS
+    from tests.emulated.machine import AARCH64
+
+    emulated = () if AARCH64.missing else ("neon",)
+    return tuple(turn for turn in TURNS if turn[0] in (*LEVELS, *emulated))
+
+
+def levels_of(
+    asked: str, tree: str, turns: Callable[[], Sequence[tuple[str, ...]]] = runnable_turns
+) -> frozenset[str]:
+    """The levels besides `native` that `--levels=asked` means for the commit `tree`: `all`, `turn`
+    (one of `turns()`, if there are any), or names with commas. Raises pytest.UsageError for names
+    of none."""
     if asked == "all":
         return frozenset(EVERY)
     if asked == "turn":
-        return frozenset(TURNS[hashlib.sha256(tree.encode()).digest()[0] % len(TURNS)])
+        runnable = turns()
+        number = hashlib.sha256(tree.encode()).digest()[0]
+        return frozenset(runnable[number % len(runnable)] if runnable else ())
     names = frozenset(asked.split(",")) - {NATIVE}
     if unknown := sorted(names - set(EVERY)):
         raise pytest.UsageError(f"--levels: {unknown[0]!r} is not one of {', '.join(EVERY)}")

@@ -1,7 +1,7 @@
 """Every code block of the README and of docs/ runs, in order, each page in one folder.
 
 A block is skipped only by a comment `<!-- not run: why -->` on the line before it. One after
-`<!-- needs: tool -->` is left out where the tool, or package of Python, is missing, and then the
+`<!-- needs: tool, package, /folder -->` is left out where one of them is missing, and then the
 page is reported as skipped when the rest of it has run. Blocks of C, C++ and Rust, and Dockerfiles,
 are files; their first line names them.
 """
@@ -53,9 +53,16 @@ def blocks_of(text: str) -> list[Block]:
     return [Block(m["kind"], m["text"], bool(m["why"]), m["tool"] or "") for m in found]
 
 
-def lacks(tool: str) -> bool:
-    """Whether a block needs a program or a package of Python that is not here."""
-    return bool(tool) and shutil.which(tool) is None and importlib.util.find_spec(tool) is None
+def lacks(tools: str) -> bool:
+    """Whether a block needs a program, a package of Python or a folder (which begins with `/`) that
+    is not here; `tools` are names with commas."""
+    return any(map(_lacks, filter(None, tools.split(", "))))
+
+
+def _lacks(tool: str) -> bool:
+    if tool.startswith("/"):
+        return not Path(tool).exists()
+    return shutil.which(tool) is None and importlib.util.find_spec(tool) is None
 
 
 def script(found: list[Block]) -> list[tuple[str, str]]:

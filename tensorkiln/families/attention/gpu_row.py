@@ -120,7 +120,7 @@ def _fits(call: Call, out: TensorType, target: Target) -> bool:
     return _layouts(call, out, target) is not None
 
 
-def _prologue(call: Call, operand: int, before: Sequence[Binding]) -> bool:
+def moves_operand(call: Call, operand: int, before: Sequence[Binding]) -> bool:
     """Data movement of queries, keys and values. Arithmetic would be repeated for each tile."""
     return operand < 3 and computes_nothing(before)
 
@@ -133,7 +133,7 @@ GPU_ATTENTION = Family(
     lacks=_lacks,
     decompose=ATTENTION.decompose,
     epilogue=ATTENTION.epilogue,
-    prologue=_prologue,
+    prologue=moves_operand,
     devices=GPUS,
     before=("attention_tensor_cores",),
 )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tensorkiln.families.attention.gpu_row import moves_operand
 from tensorkiln.families.attention.row import ATTENTION, head_sizes
 from tensorkiln.families.tensor_cores.gpu_row import PAD
 from tensorkiln.ir.device_instructions import WARP_THREADS
 from tensorkiln.ir.expr import int_value
-from tensorkiln.ir.relax import Binding, Call, TensorType
+from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.kernels.family import Family, Layouts
-from tensorkiln.kernels.fusion import computes_nothing
 from tensorkiln.target import Target
 from tensorkiln.target.capability import least_capability
 from tensorkiln.target.gpus import TENSOR_CORES
@@ -110,11 +109,6 @@ def _fits(call: Call, out: TensorType, target: Target) -> bool:
     return _layouts(call, out, target) is not None
 
 
-def _prologue(call: Call, operand: int, before: Sequence[Binding]) -> bool:
-    """Data movement of queries, keys and values. Arithmetic would be repeated for each tile."""
-    return operand < 3 and computes_nothing(before)
-
-
 ATTENTION_TENSOR_CORES = Family(
     op_class="gpu_attention_tensor_cores",
     operators=("attention",),
@@ -123,7 +117,7 @@ ATTENTION_TENSOR_CORES = Family(
     lacks=_lacks,
     decompose=ATTENTION.decompose,
     epilogue=ATTENTION.epilogue,
-    prologue=_prologue,
+    prologue=moves_operand,
     devices=("cuda",),
 )
 

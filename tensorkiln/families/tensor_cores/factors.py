@@ -19,7 +19,7 @@ from tensorkiln.ir.buffer import Buffer, buffer
 from tensorkiln.ir.copies import LEAST, copy_of
 from tensorkiln.ir.expr import Cast, Expr, IntImm, Select, const, int_value, intrin, select
 from tensorkiln.ir.stmt import Stmt, Store
-from tensorkiln.schedule.build import nest
+from tensorkiln.schedule.build import nest, within
 from tensorkiln.schedule.gpu.products import Product
 from tensorkiln.schedule.gpu.tiles import Side, TiledProduct, adjacent
 from tensorkiln.schedule.group import static
@@ -116,6 +116,26 @@ def fill(c: Factor, of: TiledProduct, start: tuple[Expr, Expr, Expr]) -> Stmt:
         lambda jo, ko, ji, ki: element(simplify(jo * 8 + ji), simplify(ko * 4 + ki)),
         [role, "", "", ""],
         True,
+    )
+
+
+def with_factors(
+    left_factor: Factor,
+    right_factor: Factor,
+    of: TiledProduct,
+    tile: tuple[Expr, Expr, Expr],
+    k: Expr,
+    body: Stmt,
+) -> Stmt:
+    """`body`, after all threads have copied the terms of round `k` of both factors. `tile` is the
+    batch, the first row and the first column."""
+    batch, row, column = tile
+    term = k * of.depth
+    return within(
+        [left_factor.buffer, right_factor.buffer],
+        fill(left_factor, of, (batch, row, term)),
+        fill(right_factor, of, (batch, column, term)),
+        body,
     )
 
 

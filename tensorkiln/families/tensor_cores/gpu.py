@@ -22,8 +22,8 @@ from tensorkiln.families.tensor_cores.factors import (
     copy_ahead,
     divide_copies,
     factors_of,
-    fill,
     how_copied,
+    with_factors,
 )
 from tensorkiln.families.tensor_cores.gpu_row import MMA_TERMS, PAD, WarpTile, warp_tile
 from tensorkiln.ir.buffer import Load, buffer
@@ -153,13 +153,9 @@ class _Tiles:
 
     def _tile(self, z: Expr, first_row: Expr, first_column: Expr) -> Stmt:
         def step(k: Expr) -> Stmt:
-            first = k * self.of.depth
-            return within(
-                [self.left.buffer, self.right.buffer],
-                fill(self.left, self.of, (z, first_row, first)),
-                fill(self.right, self.of, (z, first_column, first)),
-                each_thread("thread", self.tile.threads, self._products),
-            )
+            products = each_thread("thread", self.tile.threads, self._products)
+            tile = (z, first_row, first_column)
+            return with_factors(self.left, self.right, self.of, tile, k, products)
 
         return within(
             [self.out, self.sums],
