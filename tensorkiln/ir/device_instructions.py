@@ -40,14 +40,16 @@ class InstructionText:
     `option`: a target option that must be true. `extensions`: what the device must support.
 
     For PTX (`ptx`) it is the name of LLVM's intrinsic after "llvm.nvvm.", in which `{types}` are
-    those of the operands (`codegen/ptx/instructions.py`). `capability`: the least compute
-    capability of a GPU of NVIDIA that has it, 80 for 8.0; later ones have it too, unless `archs`
-    lists the only architectures. `newer`: the capability for operand types that were added later.
+    those of the operands (`codegen/ptx/instructions.py`). `result`: LLVM's type of one lane of the
+    result, where that is another of as many bits. `capability`: the least compute capability of a
+    GPU of NVIDIA that has it, 80 for 8.0; later ones have it too, unless `archs` lists the only
+    architectures. `newer`: the capability for operand types that were added later.
     """
 
     text: str
     option: str = ""
     extensions: tuple[str, ...] = ()
+    result: str = ""
     capability: int = 0
     newer: Mapping[str, int] = field(default_factory=dict)
     archs: tuple[str, ...] = ()
@@ -208,7 +210,7 @@ DEVICE_INSTRUCTIONS: dict[str, DeviceInstruction] = {
             "thread_round_tf32",
             THREAD,
             _each_count("float32x{n} float32x{n}", *_COUNTS),
-            {"ptx": (InstructionText("f2tf32.rna", capability=80),)},
+            {"ptx": (InstructionText("f2tf32.rna", result="i32", capability=80),)},
         ),
         # Products on tensor cores. Sums are in the type of c: those of integers wrap, those of
         # floats are added in an order, and with roundings, that the device chooses. Factors of

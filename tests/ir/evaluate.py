@@ -18,11 +18,14 @@ from tensorkiln.ir import expr as E
 from tensorkiln.ir import stmt as S
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.device_instructions import (
+    SUBGROUP,
+    WARP,
     WARP_THREADS,
+    WARPGROUP,
     WARPGROUP_TERMS,
     WARPGROUP_THREADS,
 )
-from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.dtype import FLOAT32, DType
 from tensorkiln.ir.lanes import lane_of
 from tensorkiln.ir.tiles import matrix_of
 from tensorkiln.schedule.intrin.fragments import (
@@ -293,7 +296,8 @@ class Machine:
         return self.externs[e.name](*map(self.eval, e.args))
 
     def _device_instruction(self, e: E.Intrin) -> Value:
-        if e.name.startswith("subgroup"):
+        row = E.DEVICE_INSTRUCTIONS[e.name]
+        if row.participants == SUBGROUP:
             values = self._subgroup(e)
             if e.name == "subgroup_sum":
                 total = 0 if e.dtype.is_int else 0.0
@@ -301,25 +305,15 @@ class Machine:
                     total = numbers.binary("add", total, v, e.dtype)
                 return total
             return max(values) if e.name == "subgroup_max" else min(values)
-        if e.name.startswith("warp_load_matrix"):
-            return self._load_matrix(e)
-        if e.name.startswith("warp_mma"):
-            return self._mma(e)
-        if e.name.startswith("warpgroup_mma"):
+        if row.participants == WARP:
+            return self._load_matrix(e) if row.memory else self._mma(e)
+        if row.participants == WARPGROUP:
             return self._warpgroup_mma(e)
         args = [self.whole(a) for a in e.args]
-        if e.name == "thread_round_tf32":
-            return _each(numbers.round_tf32, args[0])
-        if e.name == "thread_exp2":
-            return _each(numbers.exp2_approximate, args[0])
         if e.name == "thread_dot4":
             a, b = args[1:]
             return numbers.wrapped(args[0] + sum(map(int.__mul__, a, b)), e.dtype)
-        if e.name == "thread_load_half":
-            return args[0]
-        assert e.name == "thread_fma"
-        dtype = e.dtype.element
-        return _each(lambda *xs: numbers.intrinsic("fma", list(xs), dtype), *args)
+        return _each(_OF_LANES[e.name], *args)
 
     def _subgroup(self, e: E.Intrin) -> list[Value]:
         """The operand in all threads of the sub-group of this one."""
@@ -454,6 +448,13 @@ class Machine:
         return values[0]
 
 
+# What an instruction of a device's thread makes of the operands in a lane.
+_OF_LANES: dict[str, Callable[..., Any]] = {
+    "thread_exp2": numbers.exp2_approximate,
+    "thread_fma": lambda *xs: numbers.intrinsic("fma", list(xs), FLOAT32),
+    "thread_load_half": lambda x: x,
+    "thread_round_tf32": numbers.round_tf32,
+}
 _PLAIN: dict[tuple[bool, bool], Callable[[Any], Value]] = {
     (True, False): float,
     (False, False): int,

@@ -15,10 +15,16 @@ from tensorkiln.codegen.llvm.addresses import address
 from tensorkiln.codegen.llvm.arithmetic import binary
 from tensorkiln.codegen.llvm.types import llvm_type
 from tensorkiln.codegen.llvm.writer import Expressions, KernelWriter
-from tensorkiln.codegen.ptx.warpgroup import is_of_warpgroup, write_product
+from tensorkiln.codegen.ptx.warpgroup import write_product
 from tensorkiln.ir.buffer import Load
 from tensorkiln.ir.copies import is_asynchronous
-from tensorkiln.ir.device_instructions import DEVICE_INSTRUCTIONS, SUBGROUP, WARP_THREADS
+from tensorkiln.ir.device_instructions import (
+    DEVICE_INSTRUCTIONS,
+    SUBGROUP,
+    WARP,
+    WARP_THREADS,
+    WARPGROUP,
+)
 from tensorkiln.ir.dtype import FLOAT16, FLOAT32, DType
 from tensorkiln.ir.expr import REDUCE_BINARY, IntImm, Intrin, int_value
 from tensorkiln.ir.launch import thread_of
@@ -30,7 +36,6 @@ from tensorkiln.target.gpus import capability_of
 _CODEGEN = "ptx"
 _HALVES = "<2 x half>"
 _SUBGROUPS = tuple(n for n, row in DEVICE_INSTRUCTIONS.items() if row.participants == SUBGROUP)
-_AS_BITS = ("thread_round_tf32",)  # whose result LLVM has as an integer of the same bits
 
 
 def require_instructions(f: PrimFunc, archs: Sequence[str]) -> None:
@@ -89,16 +94,15 @@ def _intrin(w: KernelWriter, e: Intrin) -> str:
     row = DEVICE_INSTRUCTIONS.get(e.name)
     if row is None:
         return intrinsics.EXPRESSIONS[Intrin](w, e)
-    if is_of_warpgroup(e):
-        return write_product(w, e, row.text[_CODEGEN][0].text)
-    name = f"llvm.nvvm.{row.text[_CODEGEN][0].text}"
-    if row.memory:
-        return _load_matrix(w, e, name)
+    text = row.text[_CODEGEN][0]
+    name = f"llvm.nvvm.{text.text}"
+    if row.participants == WARPGROUP:
+        return write_product(w, e, text.text)
+    if row.participants == WARP:
+        return _load_matrix(w, e, name) if row.memory else _mma(w, e, name)
     if row.participants == SUBGROUP:
         return _reduced(w, e, name)
-    if e.name.startswith("warp_mma"):
-        return _mma(w, e, name)
-    return _by_lane(w, e, name)
+    return _by_lane(w, e, name, text.result)
 
 
 def _mma(w: KernelWriter, e: Intrin, name: str) -> str:
@@ -148,23 +152,21 @@ def _reduced(w: KernelWriter, e: Intrin, name: str) -> str:
     return value
 
 
-def _by_lane(w: KernelWriter, e: Intrin, name: str) -> str:
-    """An instruction on scalars, applied to each lane. The result has as many bits as the
-    operand."""
+def _by_lane(w: KernelWriter, e: Intrin, name: str, result: str) -> str:
+    """An instruction on scalars, applied to each lane. The result has as many bits as the operand,
+    and in LLVM the type `result`, or its own if that is empty."""
     (a,) = e.args
     t, vector = llvm_type(a.dtype), w.value(a)
     element = llvm_type(a.dtype.element)
     output = vector
     for k in range(a.dtype.lanes):
         x = vector if a.dtype.lanes == 1 else w.line(f"extractelement {t} {vector}, i32 {k}")
-        if e.name in _AS_BITS:
-            bits = _called(w, name, [f"{element} {x}"], "i32", DType("int32"))
-            made_one = w.line(f"bitcast i32 {bits} to {element}")
-        else:
-            made_one = _called(w, name, [f"{element} {x}"], element, a.dtype.element)
+        lane = _called(w, name, [f"{element} {x}"], result or element, a.dtype.element)
+        if result:
+            lane = w.line(f"bitcast {result} {lane} to {element}")
         if a.dtype.lanes == 1:
-            return made_one
-        output = w.line(f"insertelement {t} {output}, {element} {made_one}, i32 {k}")
+            return lane
+        output = w.line(f"insertelement {t} {output}, {element} {lane}, i32 {k}")
     return output
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import Load, buffer
-from tensorkiln.ir.device_instructions import DEVICE_INSTRUCTIONS, SUBGROUP
+from tensorkiln.ir.device_instructions import DEVICE_INSTRUCTIONS, DeviceInstruction
+from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (
     REDUCE_BINARY,
+    Expr,
     IntImm,
     Ramp,
     Var,
@@ -35,15 +38,36 @@ def _all(lanes: int) -> tuple[Ramp]:
     return (Ramp(_ZERO, IntImm(1), lanes),)
 
 
-def thread_fma(lanes: int) -> Instruction:
-    """acc[l] += a[l] * b[l] for every lane l, each rounded once."""
-    a, b, acc = (buffer(n, (lanes,), "float32") for n in ("a", "b", "acc"))
-    lane = Var("l")
-    index = (lane,)
-    step = Store(acc, index, Load(acc, index) + Load(a, index) * Load(b, index))
-    vectors = (Load(x, _all(lanes)) for x in (a, b, acc))
-    code = Store(acc, _all(lanes), intrin("thread_fma", *vectors))
-    return Instruction.of(f"thread_fma_{lanes}", (a, b, acc), _loop(lane, lanes, step), code)
+# What an instruction computes in each lane, where other operations say it; any other is its own.
+_LANES: dict[str, Callable[..., Expr]] = {
+    "thread_fma": lambda a, b, acc: acc + a * b,
+    "thread_load_half": lambda a: cast(a, "float32"),
+}
+
+
+def of_lanes(row: DeviceInstruction, signature: tuple[DType, ...]) -> Instruction:
+    """b[l] = the instruction of a[l] for every lane l; with three operands, acc[l] = that of a[l],
+    b[l] and acc[l]."""
+    lanes = signature[0].lanes
+    names = ("a", "b", "acc") if row.arity == 3 else ("a", "b")
+    types = signature[1:] if row.arity == 3 else (*signature[1:], signature[0])
+    buffers = tuple(buffer(n, (lanes,), t.element) for n, t in zip(names, types, strict=True))
+    operands, result, lane = buffers[: row.arity], buffers[-1], Var("l")
+    in_lane = _LANES.get(row.name, partial(intrin, row.name))
+    step = Store(result, (lane,), in_lane(*(Load(x, (lane,)) for x in operands)))
+    vectors = (Load(x, _all(lanes)) for x in operands)
+    code = Store(result, _all(lanes), intrin(row.name, *vectors))
+    name = f"{row.name}_{lanes}"
+    return Instruction.of(name, buffers, _loop(lane, lanes, step), code, row.memory)
+
+
+def _in_lanes(name: str) -> Instruction | None:
+    """The instruction `thread_fma_4`: that of the table for 4 lanes."""
+    row = DEVICE_INSTRUCTIONS.get(name.rpartition("_")[0])
+    for signature in row.signatures if row is not None else ():
+        if row is not None and name == f"{row.name}_{signature[0].lanes}" != f"{row.name}_1":
+            return of_lanes(row, signature)
+    return None
 
 
 def thread_dot4() -> Instruction:
@@ -54,35 +78,6 @@ def thread_dot4() -> Instruction:
     step = Store(c, first, Load(c, first) + product)
     total = intrin("thread_dot4", Load(c, first), Load(a, _all(4)), Load(b, _all(4)))
     return Instruction.of("thread_dot4", (a, b, c), _loop(k, 4, step), Store(c, first, total))
-
-
-def thread_load_half(lanes: int) -> Instruction:
-    """b[l] = float32(a[l]) for every lane l, where a is float16 in memory."""
-    a, b = buffer("a", (lanes,), "float16"), buffer("b", (lanes,), "float32")
-    lane, memory = Var("l"), {0: DEVICE_INSTRUCTIONS["thread_load_half"].memory[0]}
-    step = Store(b, (lane,), cast(Load(a, (lane,)), "float32"))
-    code = Store(b, _all(lanes), intrin("thread_load_half", Load(a, _all(lanes))))
-    name = f"thread_load_half_{lanes}"
-    return Instruction.of(name, (a, b), _loop(lane, lanes, step), code, memory)
-
-
-def thread_round_tf32(lanes: int) -> Instruction:
-    """b[l] = a[l] rounded to 11 significant bits, for every lane l."""
-    a, b = buffer("a", (lanes,), "float32"), buffer("b", (lanes,), "float32")
-    lane = Var("l")
-    step = Store(b, (lane,), intrin("thread_round_tf32", Load(a, (lane,))))
-    code = Store(b, _all(lanes), intrin("thread_round_tf32", Load(a, _all(lanes))))
-    name = f"thread_round_tf32_{lanes}"
-    return Instruction.of(name, (a, b), _loop(lane, lanes, step), code)
-
-
-def thread_exp2(lanes: int) -> Instruction:
-    """b[l] = 2 to the power a[l], within 2^-22 of it, for every lane l."""
-    a, b = buffer("a", (lanes,), "float32"), buffer("b", (lanes,), "float32")
-    lane = Var("l")
-    step = Store(b, (lane,), intrin("thread_exp2", Load(a, (lane,))))
-    code = Store(b, _all(lanes), intrin("thread_exp2", Load(a, _all(lanes))))
-    return Instruction.of(f"thread_exp2_{lanes}", (a, b), _loop(lane, lanes, step), code)
 
 
 def copy_vector(lanes: int, dtype: str = "float32", into: str = "") -> Instruction:
@@ -114,22 +109,13 @@ def subgroup_reduce(op: str, threads: int, dtype: str = "float32") -> Instructio
     return Instruction.of(name, (a, c), loop, code, memory, row.participants, threads)
 
 
-_OF_THREADS: dict[str, Callable[[int], Instruction]] = {
-    "thread_exp2": thread_exp2,
-    "thread_fma": thread_fma,
-    "thread_load_half": thread_load_half,
-    "thread_round_tf32": thread_round_tf32,
-}
-
-
 def device_named(name: str) -> Instruction | None:
     """The instruction called `name`: `thread_fma_4`, `copy_8_int8_to_shared`, `subgroup_sum_32`;
     None for a name of another form, or a count or type that no row of the table has."""
     if name == "thread_dot4":
         return thread_dot4()
-    if match := re.fullmatch(r"(thread_\w+)_(\d+)", name):
-        make, count = _OF_THREADS.get(match[1]), int(match[2])
-        return make(count) if make and count in _COUNTS and name == f"{match[1]}_{count}" else None
+    if name.startswith("thread_"):
+        return _in_lanes(name)
     if match := re.fullmatch(
         r"copy_(\d+)(?:_(\w+?))??(?:_to_(shared|local|register|global))?", name
     ):
@@ -147,14 +133,4 @@ def device_named(name: str) -> Instruction | None:
     return None
 
 
-__all__ = [
-    "SUBGROUP",
-    "copy_vector",
-    "device_named",
-    "subgroup_reduce",
-    "thread_dot4",
-    "thread_exp2",
-    "thread_fma",
-    "thread_load_half",
-    "thread_round_tf32",
-]
+__all__ = ["copy_vector", "device_named", "of_lanes", "subgroup_reduce", "thread_dot4"]

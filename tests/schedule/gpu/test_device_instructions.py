@@ -13,7 +13,7 @@ import pytest
 
 from tensorkiln.base.errors import InternalError, UnsupportedError
 from tensorkiln.codegen.c_like.opencl import emit_opencl
-from tensorkiln.ir.device_instructions import DEVICE_INSTRUCTIONS
+from tensorkiln.ir.device_instructions import DEVICE_INSTRUCTIONS, THREAD
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import PrimFunc
@@ -27,17 +27,19 @@ from tests.ir.evaluate import run
 from tests.schedule.gpu.runner import OPENCL, Kernels
 
 NAMES = [
-    *(f"thread_fma_{n}" for n in (2, 4, 8, 16)),
     "thread_dot4",
-    *(f"thread_load_half_{n}" for n in (2, 4, 8, 16)),
+    *(
+        f"{row.name}_{s[0].lanes}"
+        for row in DEVICE_INSTRUCTIONS.values()
+        for s in row.signatures
+        if row.participants == THREAD and s[0].lanes > 1
+    ),
     *(f"copy_{n}_{t}" for n, t in ((2, "int8"), (8, "float16"), (16, "int32"))),
     "copy_4",
     *(f"subgroup_{op}_{n}" for op in ("sum", "max", "min") for n in (2, 32)),
     *(f"subgroup_{op}_8_{t}" for op in ("sum", "max") for t in ("int32", "uint32")),
-    *(f"thread_round_tf32_{n}" for n in (2, 4, 8, 16)),
     *(f"warp_mma_m16n8k16_{t}" for t in ("float16", "bfloat16")),
     *(f"warp_mma_m16n8k32_{t}" for t in ("int8", "uint8", "int8_uint8", "uint8_int8")),
-    *(f"thread_exp2_{n}" for n in (2, 4, 8, 16)),
     *(f"warp_mma_m16n8k8_{t}" for t in ("float16", "float32")),
     *(f"warp_mma_m8n8k16_{t}" for t in ("int8", "uint8", "int8_uint8", "uint8_int8")),
     *(
