@@ -5,6 +5,8 @@ JOBS ?= 2
 PIP_ARGS ?=
 BIN := .venv/bin
 SETUP := Makefile pyproject.toml setup.py
+# Images of containers set it. Every process of a test would then compile what it imports, half a second.
+unexport PYTHONDONTWRITEBYTECODE
 
 # With EXECUTOR=local:N, ray://HOST:PORT or dask://HOST:PORT, long checks are divided into shards that
 # run there; see python -m tests.campaign --help. OUT is the folder of what was found, SHARDS the

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
+from tensorkiln.codegen.llvm.compile import Workers
 from tests.capabilities import Skips
 from tests.levels import commit, levels_of, without_other_levels
 from tests.link import sample
@@ -122,6 +125,22 @@ def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Pa
         return folder
 
     return copy
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiler_processes() -> Iterator[None]:
+    """The processes in which LLVM runs serve all compiles of a run: to start Python and load LLVM
+    takes a tenth of a second, which is longer than the kernels of a small model."""
+    idle: dict[int, list[Any]] = {}  # by process: children of a fork start their own
+    with pytest.MonkeyPatch.context() as patch:
+        for name, method in {
+            "__init__": lambda self: setattr(self, "_idle", idle.setdefault(os.getpid(), [])),
+            "__exit__": lambda *_: None,
+        }.items():
+            patch.setattr(Workers, name, method)
+        yield
+    for worker in idle.get(os.getpid(), ()):
+        worker.close()
 
 
 @pytest.fixture

@@ -21,7 +21,10 @@ TURNS: tuple[tuple[str, ...], ...] = (
     ("avx2", "c of avx2"),
     ("neon", "dotprod", "i8mm"),
 )
-EVERY = tuple(level for turn in TURNS for level in turn)
+# Only `all` takes these, whose registers are those of `native` wherever they can run: what differs
+# is what their kernels cost, by which Winograd's and Strassen's are chosen.
+WIDE = ("x86-64-v4", "znver4")
+EVERY = (*(level for turn in TURNS for level in turn), *WIDE)
 
 
 def commit() -> str:

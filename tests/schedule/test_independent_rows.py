@@ -15,6 +15,8 @@ from tensorkiln.ops import OPS
 from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
 from tests import processors
+from tests.codegen.kernels import LEVELS
+from tests.levels import WIDE
 from tests.schedule.battery import Battery
 from tests.schedule.test_integer_products import q
 
@@ -29,7 +31,7 @@ OTHERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "inf": lambda x: np.full_like(x, np.inf),
     "most": lambda x: np.where(x > 0, np.float32(3.4e38), np.float32(-3.4e38)),
 }
-CPUS = ("native", "x86-64-v2", "x86-64-v3", "x86-64-v4", "znver4")
+PROCESSORS = LEVELS | {name: Target({"mcpu": name}) for name in WIDE}
 # No operators on samples: they have none, or only passes make them, out of those here.
 NOT_OF_SAMPLES = {
     "arange",
@@ -250,9 +252,9 @@ def build() -> Battery:
 BATTERY = build()
 
 
-@pytest.fixture(scope="module", params=CPUS)
+@pytest.fixture(scope="module", params=PROCESSORS)
 def run(request: pytest.FixtureRequest) -> Executor:
-    target = Target(request.param if request.param == "native" else {"mcpu": request.param})
+    target = PROCESSORS[request.param]
     processors.require(target)
     return Executor(BATTERY.compile(target).jit())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
-import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -139,25 +138,28 @@ class _Worker:
 
 
 class Workers:
-    """A compiler process for each thread that calls `compile`; the `with` statement ends all."""
+    """Compiler processes, one for each `compile` at a time; the `with` statement ends all."""
 
     def __init__(self) -> None:
-        self._local = threading.local()
-        self._all: list[_Worker] = []
+        self._idle: list[_Worker] = []
 
     def __enter__(self) -> Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in self._all:
+        for worker in self._idle:
             worker.close()
 
     def compile(self, name: str, text: str, options: dict[str, object]) -> tuple[bytes, bytes]:
-        """As `_Worker.compile`."""
-        if not hasattr(self._local, "worker"):
-            self._local.worker = _Worker()
-            self._all.append(self._local.worker)
-        return self._local.worker.compile(name, text, options)  # type: ignore[no-any-return]
+        """As `_Worker.compile`, in an idle process or a new one."""
+        try:
+            worker = self._idle.pop()
+        except IndexError:
+            worker = _Worker()
+        try:
+            return worker.compile(name, text, options)
+        finally:
+            self._idle.append(worker)
 
 
 def _platform(target: Target) -> str:
