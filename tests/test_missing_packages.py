@@ -19,7 +19,7 @@ from tensorkiln.artifact import Artifact
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.packages import REQUIREMENTS, install_line
 from tensorkiln.cli import main
-from tensorkiln.codegen.llvm.compile import Workers
+from tensorkiln.codegen.llvm.compile import _Worker
 from tensorkiln.frontend.onnx import bodies
 from tensorkiln.inspectors import llvm as inspect_llvm
 from tensorkiln.inspectors import objects
@@ -89,7 +89,7 @@ CALLS: dict[str, dict[str, Callable[[], Any]]] = {
     },
     "llvmlite": {
         "the processor": describe_host,
-        "kernels": lambda: Workers().compile("twice", "", {}),
+        "kernels": lambda: _Worker().compile("twice", "", {}),
         "llvmjit": lambda: load_artifacts(_JIT),
         "LLVM's text": lambda: inspect_llvm.show_ll(Artifact("llvm", "native", "a.ll", b"")),
     },

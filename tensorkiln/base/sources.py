@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
 
 
 @functools.cache
@@ -62,16 +63,26 @@ def _collect(module: str, below: tuple[str, ...], texts: dict[str, bytes]) -> No
     texts[module] = text = path.read_bytes()
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     _collect(module.rpartition(".")[0], below, texts)  # which runs before
-    for node in ast.walk(ast.parse(text)):
-        names: list[str] = []
+    for name in _imported(text, package):
+        _collect(name, below, texts)
+
+
+@functools.cache
+def _imported(text: bytes, package: str) -> tuple[str, ...]:
+    """The names that a module of `package` imports, of modules or of what they define."""
+    names: list[str] = []
+    statements: list[ast.AST] = [ast.parse(text)]
+    for node in statements:  # which grows; expressions, most of a tree, import nothing
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1]
             source = ".".join([*(above if node.level else ()), *filter(None, [node.module])])
-            names = [source, *(f"{source}.{alias.name}" for alias in node.names)]
-        for name in names:
-            _collect(name, below, texts)
+            names += (source, *(f"{source}.{alias.name}" for alias in node.names))
+        else:
+            below = ast.iter_child_nodes(node)
+            statements += (n for n in below if isinstance(n, _STATEMENTS))
+    return tuple(names)
 
 
 def _file_of(module: str) -> Path | None:
