@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from tensorkiln import frontend
 from tensorkiln.base.config import MOST_JOBS
 from tensorkiln.base.errors import InternalError, UserError, require
+from tensorkiln.base.nesting import nesting_checked
 from tensorkiln.base.origin import ModelSource, Origin
 from tensorkiln.codegen.host.system_lib_c import check_prefix
 from tensorkiln.executable import tuned_kernels
@@ -17,6 +19,7 @@ from tensorkiln.external.argument import require_externals
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ops.verify import verify
 from tensorkiln.passes import Pipeline
+from tensorkiln.passes.depth import deepest_place
 from tensorkiln.target import Target, annotated_target, require_codegen
 
 TargetArgument = Target | str | dict[str, object] | None
@@ -136,7 +139,8 @@ def require_well_formed(mod: IRModule, verified: dict[int, object]) -> None:
     """Verify the caller's module before any pass runs: here a malformed module is a UserError,
     later it is the fault of a pass."""
     try:
-        verify(mod, verified, places=True)
+        with nesting_checked(partial(deepest_place, mod)):
+            verify(mod, verified, places=True)
     except InternalError as error:
         raise UserError(
             error.message, code=error.code, where=error.where, hint=error.hint

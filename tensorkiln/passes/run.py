@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from tensorkiln.base.config import Config
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
+from tensorkiln.base.nesting import nesting_checked
 from tensorkiln.base.plugin import plugin
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ops.verify import verify
+from tensorkiln.passes.depth import deepest_place
 from tensorkiln.passes.failure import is_ours, pass_broke, pass_failed
 from tensorkiln.passes.instruments import DebugLadder, Dump, PrintAfter
 from tensorkiln.passes.step import Instrument, Pass, Step, pass_name
@@ -40,7 +43,8 @@ class PassRunner:
         for p in passes:
             self.number += 1
             mod = mod if is_ours(p) else mod.with_programs()
-            mod = self._one(p, Step(self.number, pipeline, pass_name(p), mod))
+            with nesting_checked(partial(deepest_place, mod)):
+                mod = self._one(p, Step(self.number, pipeline, pass_name(p), mod))
         return mod
 
     def _one(self, p: Pass, step: Step) -> IRModule:
@@ -55,7 +59,7 @@ class PassRunner:
             raise  # about the model or the arguments, not about the pass
         except RecursionError as error:
             if is_ours(p):
-                raise  # about what is compiled (`base/nesting.py`)
+                raise  # about what is compiled
             raise pass_failed(p, step, error, self.failures) from error
         except Exception as error:
             raise pass_failed(p, step, error, self.failures) from error

@@ -3,6 +3,8 @@ node gets all of its operands when the function runs. Expected values are ONNX R
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -393,18 +395,37 @@ def test_one_value_listed_twice_as_output() -> None:
             np.testing.assert_array_equal(a, b)
 
 
-def test_bodies_as_deep_as_files_nest() -> None:
-    def nested(depth: int, name: str) -> onnx.GraphProto:
-        if not depth:
-            node = helper.make_node("Relu", ["x"], [name])
-        else:
-            sides = [nested(depth - 1, f"{name}{k}") if k else _same(f"{name}0") for k in (0, 1)]
-            node = helper.make_node("If", ["c"], [name], then_branch=sides[1], else_branch=sides[0])
-        return helper.make_graph([node], "g", [], [value(name, np.float32, [2])])
+def _nested(depth: int, name: str) -> onnx.GraphProto:
+    if not depth:
+        node = helper.make_node("Relu", ["x"], [name])
+    else:
+        sides = [_nested(depth - 1, f"{name}{k}") if k else _same(f"{name}0") for k in (0, 1)]
+        node = helper.make_node("If", ["c"], [name], then_branch=sides[1], else_branch=sides[0])
+    return helper.make_graph([node], "g", [], [value(name, np.float32, [2])])
 
-    whole = nested(31, "y")
-    made = model(list(whole.node), [value("x", np.float32, [2]), value("c", np.bool_, [])], ["y"])
-    module = from_onnx(made)
+
+def _nested_model(depth: int) -> onnx.ModelProto:
+    inputs = [value("x", np.float32, [2]), value("c", np.bool_, [])]
+    return model(list(_nested(depth, "y").node), inputs, ["y"])
+
+
+def test_bodies_deeper_than_the_stack_are_named() -> None:
+    def deeper(calls: int) -> None:
+        if calls:
+            return deeper(calls - 1)
+        with pytest.raises(UnsupportedError, match="nested too deeply") as caught:
+            from_onnx(data)
+        (issue,) = caught.value.issues
+        assert issue.node.startswith("If:y/If:y1/If:y11/"), issue.node
+        return None
+
+    data = _nested_model(31).SerializeToString()
+    used = len(inspect.stack())
+    deeper(sys.getrecursionlimit() - used - 250)
+
+
+def test_bodies_as_deep_as_files_nest() -> None:
+    module = from_onnx(_nested_model(31))
     x = np.float32([-1, 2])
     for c, want in ((True, [0, 2]), (False, [-1, 2])):
         (got,) = compiled(module, {"x": x, "c": np.array(c)})

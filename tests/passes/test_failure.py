@@ -16,8 +16,10 @@ import tensorkiln as tk
 from tensorkiln.base.config import Config
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.ir.equal import first_difference
+from tensorkiln.ir.expr import Binary
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Function, RVar
+from tensorkiln.ir.stmt import For, PrimFunc, Store
 from tensorkiln.kernels.case import rand
 from tensorkiln.passes import make_runner, pass_name
 from tensorkiln.pipeline import relax_passes
@@ -131,6 +133,22 @@ def test_a_dataclass_goes_by_the_name_of_a_function() -> None:
     name = MODULE.graphs[0].bindings[0].var.name
     with pytest.raises(UserError, match="pass 1 'drop_binding' broke the module"):
         tk.compile(MODULE, relax_pipeline=DropBinding(name))
+
+
+def test_what_is_nested_too_deeply_is_named() -> None:
+    text = """@T.prim_func
+def deep(X: T.Buffer((4,), "float32"), Y: T.Buffer((4,), "float32")) -> None:
+    for i in range(4):
+        Y[i] = X[i] + T.float32(1)
+"""
+    f = from_source(text)["deep"]
+    assert isinstance(f, PrimFunc) and isinstance(f.body, For) and isinstance(f.body.body, Store)
+    value = f.body.body.value
+    for _ in range(2000):
+        value = Binary("add", value, f.body.body.value)
+    deep = replace(f, body=replace(f.body, body=replace(f.body.body, value=value)))
+    with pytest.raises(UnsupportedError, match=r"\n  deep: .* nested too deeply"):
+        tk.compile(IRModule((*MODULE.functions, deep)))
 
 
 def test_our_own_pass_is_our_own_fault(monkeypatch: pytest.MonkeyPatch) -> None:

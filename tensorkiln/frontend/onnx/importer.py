@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tensorkiln.base.errors import InternalError, Issue, TensorkilnError, UserError
+from tensorkiln.base.nesting import too_deep
 from tensorkiln.frontend.graph.dimensions import Dims
 from tensorkiln.frontend.graph.issues import NodeProblem, RanksDiffer
 from tensorkiln.frontend.graph.names import identifier
@@ -256,12 +257,7 @@ class Importer:
         except TensorkilnError:
             raise
         except Exception as error:
-            raise InternalError(
-                f"importing node {label!r} ({node.op_type}) failed: "
-                f"{type(error).__name__}: {error}",
-                code="import-failed",
-                where=self.source.where,
-            ) from error
+            raise self._failed(label, node, error) from error
         if doubtful:
             scope.doubtful.update(node.output)
             self.issues[before:] = [i for i in self.issues[before:] if i.kind in BY_NAME]
@@ -269,6 +265,15 @@ class Importer:
         for i, name in enumerate(node.output):
             if name:
                 scope.values[name] = outputs[i] if i < len(outputs) else UNKNOWN
+
+    def _failed(self, label: str, node: NodeProto, error: Exception) -> TensorkilnError:
+        if isinstance(error, RecursionError):
+            return too_deep(f"{label} ({node.op_type})")
+        return InternalError(
+            f"importing node {label!r} ({node.op_type}) failed: {type(error).__name__}: {error}",
+            code="import-failed",
+            where=self.source.where,
+        )
 
     def _import(self, node: NodeProto, scope: GraphScope) -> Sequence[Held | Unknown]:
         """Import a node and return its outputs, which are all UNKNOWN if an operand is.
