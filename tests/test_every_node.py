@@ -9,9 +9,11 @@ from types import ModuleType
 from tensorkiln.codegen.c_like import c99
 from tensorkiln.codegen.llvm.emit import EXPRESSIONS, STATEMENTS
 from tensorkiln.ir import buffer, expr, stmt
+from tensorkiln.ir.dtype import BOOL, FLOAT32
 from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
 from tensorkiln.script import from_source
+from tests.ir.drawn import OF_EXPRESSIONS, operand_types
 
 # Lowering turns these into loops.
 LOWERED = {expr.Reduce, stmt.Block}
@@ -26,7 +28,8 @@ class Module:
 
     @T.prim_func
     def every(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32"), n: T.int64):
-        x: T.float32 = T.select(n < 4, A[0], T.exp(-A[1]))
+        x: T.float32 = T.exp(-A[1])
+        {of_expressions}
         v = T.alloc_buffer((4,), "float32")
         w = T.match_buffer(B[0:4], (4,), "float32")
         T.prefetch(A, (n,))
@@ -83,7 +86,13 @@ def test_every_node_is_emitted() -> None:
 
 
 def test_every_node_is_printed_and_parsed() -> None:
-    mod = from_source(EVERY_NODE)
+    lines = []
+    for node in OF_EXPRESSIONS:
+        assert node.form is not None
+        types = operand_types(node, FLOAT32, lambda: True)
+        operands = ", ".join("n < 4" if t == BOOL else "x" for t in types)
+        lines.append(f"A[0] = T.{node.form.word}({operands})")
+    mod = from_source(EVERY_NODE.replace("{of_expressions}", "\n        ".join(lines)))
 
     def used() -> Iterator[type]:
         for f in mod.prim_funcs:

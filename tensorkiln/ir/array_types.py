@@ -8,7 +8,8 @@ of a byte above the element may have any value.
 from __future__ import annotations
 
 from tensorkiln.base.element_types import NARROW_TYPES
-from tensorkiln.ir.malformed import Malformed, among
+from tensorkiln.ir.hints import among
+from tensorkiln.ir.malformed import Malformed
 from tensorkiln.ir.relax import Function, TensorType, TupleType
 from tensorkiln.ir.type_text import show
 

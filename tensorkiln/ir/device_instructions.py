@@ -21,11 +21,13 @@ of these threads holds is in `schedule/intrin/fragments.py`. Schedules use instr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tensorkiln.base.element_types import BYTE_TYPES, HALF_TYPES
 from tensorkiln.ir.dtype import FLOAT32, DType
+from tensorkiln.ir.operators import Fault
 
 # Who takes part in an instruction: each thread by itself, or the threads of a sub-group, of a warp,
 # or of a warpgroup, together.
@@ -82,6 +84,18 @@ class DeviceInstruction:
     def result(self, operands: Signature) -> DType | None:
         """The type of the result for these types of operands; None if there is none."""
         return next((s[0] for s in self.signatures if s[1:] == operands), None)
+
+    def dtype(self, args: Sequence[Any]) -> DType:
+        """The type of its value, for these expressions."""
+        types = tuple(a.dtype for a in args)
+        return self.result(types) or types[0]
+
+    def fault(self, name: str, types: Sequence[DType]) -> Fault | None:
+        """What is wrong with operands of these types; None if nothing is."""
+        if self.result(tuple(types)) is not None:
+            return None
+        choices = dict.fromkeys(", ".join(map(str, s[1:])) for s in self.signatures)
+        return f"{name} of {', '.join(map(str, types))}", f"{name} takes {' or '.join(choices)}"
 
 
 def _signature(text: str) -> Signature:

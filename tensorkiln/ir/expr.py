@@ -31,24 +31,52 @@ Python operators on expressions build nodes and fold integer constants; `==` com
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from tensorkiln.base.dependency import ExternalDependency
-from tensorkiln.ir.device_instructions import DEVICE_INSTRUCTIONS
+from tensorkiln.ir.device_instructions import DEVICE_INSTRUCTIONS, DeviceInstruction
 from tensorkiln.ir.dtype import BOOL, FLOAT32, HANDLE, INT64, VOID, DType
 from tensorkiln.ir.fields import bound_in
-from tensorkiln.ir.operators import BINARY, BITCASTS, DOTS, INTRINSICS, TILE_DOTS, UNARY
+from tensorkiln.ir.form import CallForm
+from tensorkiln.ir.hints import agree, among, index, instead, plural
+from tensorkiln.ir.operators import (
+    BINARY,
+    BITCASTS,
+    DOTS,
+    INTRINSICS,
+    ON_BITS,
+    TILE_DOTS,
+    UNARY,
+    Dot,
+    Fault,
+    Intrinsic,
+)
 
 ExprLike: TypeAlias = "Expr | int | float | bool"
+# Intrinsics of all processors, and those of devices.
+INTRINSIC_ROWS: Mapping[str, Intrinsic | Dot | DeviceInstruction] = {
+    **INTRINSICS,
+    **DEVICE_INSTRUCTIONS,
+}
+LOGIC = ("and", "or")
 
 
 class Expr:
-    """Base of all expressions; every subclass has a `dtype`."""
+    """Base of all expressions. A subclass says its fields, its `dtype`, its text as a call (`form`,
+    None for one that is written otherwise) and its type rule. `guards`: how many operands, the
+    first ones, decide whether the others are needed; 0 if all are always computed."""
 
     __slots__ = ()
+    form: ClassVar[CallForm | None] = None
+    guards: ClassVar[int] = 0
     dtype: DType
+
+    def fault(self, *types: DType) -> Fault | None:
+        """What is wrong with the node, whose operands have these types and are well formed, and a
+        hint; None if nothing is."""
+        raise NotImplementedError(type(self).__name__)
 
     def __add__(self, operand: ExprLike) -> Expr:
         return binary("add", self, operand)
@@ -118,6 +146,17 @@ class IntImm(Expr):
     value: int
     dtype: DType = INT64
 
+    def fault(self, *types: DType) -> Fault | None:
+        d = self.dtype
+        if d is INT64 and -(1 << 63) <= self.value < 1 << 63:  # as nearly always
+            return None
+        if d.is_float or d.lanes != 1:
+            return f"{self.value} as {d}", _literal(d)
+        low = 0 if d.is_unsigned else -(1 << (d.bits - 1))
+        if not low <= self.value < low + (1 << d.bits):
+            return f"{self.value} as {d}", f"{d} holds {low} to {low + (1 << d.bits) - 1}"
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class FloatImm(Expr):
@@ -138,6 +177,21 @@ class FloatImm(Expr):
     def __hash__(self) -> int:
         return hash((self.value if self.value == self.value else "nan", self.dtype))
 
+    def fault(self, *types: DType) -> Fault | None:
+        d = self.dtype
+        return None if d.is_float and d.lanes == 1 else (f"{self.value} as {d}", _literal(d))
+
+
+def _literal(d: DType) -> str:
+    """A hint: the expression for a literal of dtype `d`."""
+    text = f"{'FloatImm' if d.is_float else 'IntImm'}(value, {d.name})"
+    return f"{text if d.lanes == 1 else f'Broadcast({text}, {d.lanes})'} makes {d}"
+
+
+def _differ(operation: str, x: DType, y: DType) -> Fault | None:
+    """The fault of two operands that must have one type."""
+    return None if x == y else (f"{operation}: {x} against {y}", agree(x, y))
+
 
 @dataclass(frozen=True, slots=True)
 class Binary(Expr):
@@ -151,7 +205,29 @@ class Binary(Expr):
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
-        return BOOL.with_lanes(self.a.dtype.lanes) if BINARY[self.op][1] else self.a.dtype
+        return self.result(self.a.dtype)
+
+    def result(self, operand: DType) -> DType:
+        """The type of its value, for operands of this type."""
+        return BOOL.with_lanes(operand.lanes) if BINARY[self.op][1] else operand
+
+    def fault(self, *types: DType) -> Fault | None:
+        op, (x, y) = self.op, types
+        if op not in BINARY:
+            return f"binary operator {op!r}", among(op, BINARY)
+        if op == "add" and x == HANDLE:
+            fits = y == INT64
+            return None if fits else (f"an address plus {y}: bytes are an int64", index(y))
+        if x is not y and x != y:
+            return _differ(op, x, y)
+        if op in ON_BITS and x.is_float:
+            casts = [name for name, (a, _) in BITCASTS.items() if a == x.name]
+            hint = f"integers only: {casts[0] if casts else 'Cast'} makes an integer of {x}"
+            return f"{op} of {x}", hint
+        if op in LOGIC and not x.is_bool:
+            hint = instead(x, BOOL.with_lanes(x.lanes))
+            return f"{op} of {x}", hint if x.is_float else f"{hint}; bit{op} works on bits"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +243,22 @@ class Unary(Expr):
     def dtype(self) -> DType:  # type: ignore[override]
         return self.a.dtype
 
+    def fault(self, *types: DType) -> Fault | None:
+        op, (x,) = self.op, types
+        if op not in UNARY:
+            intrinsic = f"{op} is an intrinsic: Intrin({op!r}, (value,))"
+            hint = intrinsic if op in INTRINSICS else among(op, UNARY)
+            return f"unary operator {op!r}", hint
+        if (op == "not" and not x.is_bool) or (op == "sqrt" and not x.is_float):
+            target = BOOL if op == "not" else FLOAT32
+            return f"{op} of {x}", instead(x, target.with_lanes(x.lanes))
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Select(Expr):
+    form = CallForm("select", one_type=("a", "b"), like={"cond": BOOL})
+    guards = 1
     cond: Expr
     a: Expr
     b: Expr
@@ -182,6 +271,14 @@ class Select(Expr):
     def dtype(self) -> DType:  # type: ignore[override]
         return self.a.dtype
 
+    def fault(self, *types: DType) -> Fault | None:
+        cond, x, y = types
+        fits = cond.lanes in (1, x.lanes)
+        if x == y and not (cond.is_bool and fits):
+            hint = instead(cond, BOOL.with_lanes(cond.lanes if fits else x.lanes))
+            return f"select by {cond} among {x}", hint
+        return _differ("select", x, y)
+
 
 @dataclass(frozen=True, slots=True)
 class Cast(Expr):
@@ -191,6 +288,7 @@ class Cast(Expr):
     to bool is x != 0; integer to integer wraps.
     """
 
+    form = CallForm("Cast", order=("dtype", "a"))
     a: Expr
     dtype: DType
 
@@ -198,9 +296,17 @@ class Cast(Expr):
     def folded(a: Expr, dtype: DType) -> Expr:
         return cast(a, dtype)
 
+    def fault(self, *types: DType) -> Fault | None:
+        (x,) = types
+        if x.lanes == self.dtype.lanes:
+            return None
+        hint = f"a cast keeps the lanes: to {self.dtype.with_lanes(x.lanes)}"
+        return f"cast of {x} to {self.dtype}", hint
+
 
 @dataclass(frozen=True, slots=True)
 class Ramp(Expr):
+    form = CallForm("Ramp", one_type=("base", "stride"))
     base: Expr
     stride: Expr
     lanes: int
@@ -209,9 +315,18 @@ class Ramp(Expr):
     def dtype(self) -> DType:  # type: ignore[override]
         return self.base.dtype.with_lanes(self.lanes)
 
+    def fault(self, *types: DType) -> Fault | None:
+        x, y = types
+        is_index = x.is_int and x.lanes == 1
+        if x == y and not (is_index and self.lanes >= 1):
+            hint = "at least 1 lane" if is_index else index(x)
+            return f"ramp of {self.lanes} lanes from {x}", hint
+        return _differ("ramp", x, y)
+
 
 @dataclass(frozen=True, slots=True)
 class Broadcast(Expr):
+    form = CallForm("Broadcast")
     a: Expr
     lanes: int
 
@@ -219,9 +334,18 @@ class Broadcast(Expr):
     def dtype(self) -> DType:  # type: ignore[override]
         return self.a.dtype.with_lanes(self.lanes)
 
+    def fault(self, *types: DType) -> Fault | None:
+        (x,) = types
+        if x.lanes == 1 and self.lanes >= 1:
+            return None
+        several = f"it has {x.lanes} lanes: Shuffle repeats lanes of a vector"
+        hint = "at least 1 lane" if x.lanes == 1 else several
+        return f"broadcast of {x} to {self.lanes} lanes", hint
+
 
 @dataclass(frozen=True, slots=True)
 class Shuffle(Expr):
+    form = CallForm("shuffle", one_type=("a", "b"))
     a: Expr
     b: Expr
     lanes: tuple[int, ...]
@@ -230,15 +354,27 @@ class Shuffle(Expr):
     def dtype(self) -> DType:  # type: ignore[override]
         return self.a.dtype.with_lanes(len(self.lanes))
 
+    def fault(self, *types: DType) -> Fault | None:
+        x, y = types
+        if x == y and not (self.lanes and all(0 <= i < 2 * x.lanes for i in self.lanes)):
+            hint = f"list lanes from 0 to {2 * x.lanes - 1}, one or more"
+            return f"lanes {self.lanes} of two {x}", hint
+        return _differ("shuffle", x, y)
+
 
 @dataclass(frozen=True, slots=True)
 class VectorReduce(Expr):
+    form = CallForm("vector_reduce")
     op: str
     a: Expr
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
         return self.a.dtype.element
+
+    def fault(self, *types: DType) -> Fault | None:
+        ops = (*REDUCE_BINARY, *REDUCE_BINARY.values())
+        return None if self.op in ops else (f"reduction {self.op!r}", among(self.op, ops))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,15 +384,16 @@ class Intrin(Expr):
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
-        first = self.args[0].dtype
-        if self.name in DEVICE_INSTRUCTIONS:
-            result_dtype = DEVICE_INSTRUCTIONS[self.name].result(tuple(a.dtype for a in self.args))
-            return first if result_dtype is None else result_dtype
-        if self.name == "isnan":
-            return BOOL.with_lanes(first.lanes)
-        if self.name in BITCASTS:
-            return DType(BITCASTS[self.name][1], first.lanes)
-        return first
+        return INTRINSIC_ROWS[self.name].dtype(self.args)
+
+    def fault(self, *types: DType) -> Fault | None:
+        row = INTRINSIC_ROWS.get(self.name)
+        if row is not None and row.arity == len(types):
+            return row.fault(self.name, types)
+        hint = among(self.name, INTRINSIC_ROWS)
+        if row is not None:
+            hint = f"{self.name} takes {plural(row.arity, 'argument')}"
+        return f"{self.name!r} with {len(types)} arguments", hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +425,12 @@ class Reduce(Expr):
         return self.value.dtype
 
 
+# What is written as a call `T.word(...)`, by that word.
+CALLED: dict[str, type[Expr]] = {
+    t.form.word: t
+    for t in (Select, Cast, Ramp, Broadcast, Shuffle, VectorReduce)
+    if t.form is not None
+}
 REDUCE_BINARY = {"sum": "add", "max": "max", "min": "min", "prod": "mul"}
 
 
@@ -482,25 +625,18 @@ def intrin(name: str, *args: Expr) -> Expr:
 
     Raise ValueError for a wrong number of operands, KeyError if `name` is in no table.
     """
-    arity = arity_of(name)
-    if arity is None:
-        raise KeyError(name)
+    arity = INTRINSIC_ROWS[name].arity
     if len(args) != arity:
         raise ValueError(f"{name} takes {arity} arguments, got {len(args)}")
     return Intrin(name, tuple(args))
 
 
-def arity_of(name: str) -> int | None:
-    """The number of operands of an intrinsic or device instruction; None for any other name."""
-    row = DEVICE_INSTRUCTIONS.get(name)
-    return INTRINSICS.get(name) if row is None else row.arity
-
-
 __all__ = [
-    "BINARY", "BITCASTS", "DEVICE_INSTRUCTIONS", "DOTS", "INTRINSICS", "REDUCE_BINARY",
+    "BINARY", "BITCASTS", "CALLED", "DEVICE_INSTRUCTIONS", "DOTS", "INTRINSICS",
+    "INTRINSIC_ROWS", "REDUCE_BINARY",
     "TILE_DOTS", "UNARY",
     "Binary", "Broadcast", "Cast", "Expr", "ExprLike", "FloatImm", "IntImm", "Intrin",
     "Ramp", "Reduce", "Select", "Shuffle", "Unary", "Var", "VectorReduce",
-    "arity_of", "as_expr", "binary", "cast", "const", "int_value", "intrin", "logical_and",
+    "as_expr", "binary", "cast", "const", "int_value", "intrin", "logical_and",
     "match_lanes", "maximum", "minimum", "reduce_identity", "select", "unary",
 ]  # fmt: skip

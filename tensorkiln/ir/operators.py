@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorkiln.base.text import listed
+from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.hints import agree
+
+# What is wrong with a node, and a hint how to correct it.
+Fault = tuple[str, str]
+
 # op -> (Python spelling or None, result is bool)
 BINARY: dict[str, tuple[str | None, bool]] = {
     "add": ("+", False),
@@ -28,44 +39,65 @@ BINARY: dict[str, tuple[str | None, bool]] = {
 }
 ON_BITS = ("bitand", "bitor", "bitxor", "shl", "shr")  # not defined for floats
 UNARY = ("neg", "not", "abs", "sqrt", "floor", "ceil", "round", "trunc")
-# name -> number of operands, for elementary functions and machine operations. The code generator
-# expands them to polynomials (`exp`, `erf`, ...) or to an LLVM intrinsic (`fma`).
+
+
+@dataclass(frozen=True, slots=True)
+class Intrinsic:
+    """An elementary function or machine operation on operands of one type, lane by lane.
+
+    `operand` is the only type that it takes, `result` the type that it gives; empty: any, and that
+    of the operands.
+    """
+
+    arity: int = 1
+    operand: str = ""
+    result: str = ""
+
+    def dtype(self, args: Sequence[Any]) -> DType:
+        """The type of its value, for these expressions."""
+        dtype: DType = args[0].dtype
+        return DType(self.result, dtype.lanes) if self.result else dtype
+
+    def fault(self, name: str, types: Sequence[DType]) -> Fault | None:
+        """What is wrong with operands of these types; None if nothing is."""
+        first, mismatch = types[0], next((t for t in types if t != types[0]), None)
+        if mismatch is not None:
+            return f"{name} of {', '.join(map(str, types))}", agree(first, mismatch)
+        if self.operand not in ("", first.name):
+            fits = listed(n for n, (operand, _) in BITCASTS.items() if operand == first.name)
+            hint = f"{name} takes {self.operand}, {first} takes {fits or 'a Cast'}"
+            return f"{name} of {first}", hint
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """An intrinsic that adds sums of products to its first operand. `operands`: for each the type,
+    and how many elements there are per lane of the result."""
+
+    operands: tuple[tuple[str, int], ...]
+
+    @property
+    def arity(self) -> int:
+        return len(self.operands)
+
+    def dtype(self, args: Sequence[Any]) -> DType:
+        """The type of its value, for these expressions."""
+        dtype: DType = args[0].dtype
+        return dtype
+
+    def fault(self, name: str, types: Sequence[DType]) -> Fault | None:
+        """What is wrong with operands of these types; None if nothing is."""
+        operand_types = [DType(t, types[0].lanes * count) for t, count in self.operands]
+        if list(types) == operand_types:
+            return None
+        hint = f"{name} takes {', '.join(map(str, operand_types))}"
+        return f"{name} of {', '.join(map(str, types))}", hint
+
+
 # `dot4(c, a, b)` adds to lane i of c the sum of a[4 * i + k] * b[4 * i + k] for k in 0..3; `dot2`
 # and `dot2_bf16` do so for two elements per lane. `dot2_bf16` multiplies exactly and sums in
 # float32; in which order, with how many roundings, and whether denormals count, is the processor's.
-INTRINSICS: dict[str, int] = {
-    "fma": 3,
-    "exp": 1,
-    "log": 1,
-    "erf": 1,
-    "tanh": 1,
-    "sigmoid": 1,
-    "gelu": 1,
-    "sin": 1,
-    "cos": 1,
-    "tan": 1,
-    "asin": 1,
-    "acos": 1,
-    "atan": 1,
-    "sinh": 1,
-    "cosh": 1,
-    "asinh": 1,
-    "acosh": 1,
-    "atanh": 1,
-    "pow": 2,
-    "fmod": 2,
-    "isnan": 1,
-    "dot4": 3,
-    "dot2": 3,
-    "dot2_bf16": 3,
-    "tile_dot4": 3,
-    "tile_dot2_bf16": 3,
-    "bitcast_i32": 1,
-    "bitcast_f32": 1,
-    "bitcast_i64": 1,
-    "bitcast_f64": 1,
-}
-# intrinsic -> (dtype, elements per lane of the result) of each operand.
 DOTS: dict[str, tuple[tuple[str, int], ...]] = {
     "dot4": (("int32", 1), ("uint8", 4), ("int8", 4)),
     "dot2": (("int32", 1), ("int16", 2), ("int16", 2)),
@@ -76,10 +108,26 @@ DOTS: dict[str, tuple[tuple[str, int], ...]] = {
 # factors of each pair are summed, then the second ones, both by fused multiply-adds in the order of
 # k, then c plus the two sums; denormals count as 0.
 TILE_DOTS: dict[str, str] = {"tile_dot4": "dot4", "tile_dot2_bf16": "dot2_bf16"}
-# Reinterpret the bits as another type: name -> (operand's dtype, result's dtype).
-BITCASTS: dict[str, tuple[str, str]] = {
-    "bitcast_i32": ("float32", "int32"),
-    "bitcast_f32": ("int32", "float32"),
-    "bitcast_i64": ("float64", "int64"),
-    "bitcast_f64": ("int64", "float64"),
+# The code generator expands elementary functions to polynomials (`exp`, `erf`, ...) or to an LLVM
+# intrinsic (`fma`). The `bitcast` ones reinterpret the bits as another type.
+_EXPONENTIAL = ("exp", "log", "erf", "tanh", "sigmoid", "gelu")
+_CIRCULAR = ("sin", "cos", "tan", "asin", "acos", "atan")
+_HYPERBOLIC = ("sinh", "cosh", "asinh", "acosh", "atanh")
+INTRINSICS: Mapping[str, Intrinsic | Dot] = {
+    "fma": Intrinsic(3),
+    **dict.fromkeys((*_EXPONENTIAL, *_CIRCULAR, *_HYPERBOLIC), Intrinsic()),
+    "pow": Intrinsic(2),
+    "fmod": Intrinsic(2),
+    "isnan": Intrinsic(result="bool"),
+    **{name: Dot(operands) for name, operands in DOTS.items()},
+    **{name: Dot(DOTS[dot]) for name, dot in TILE_DOTS.items()},
+    "bitcast_i32": Intrinsic(operand="float32", result="int32"),
+    "bitcast_f32": Intrinsic(operand="int32", result="float32"),
+    "bitcast_i64": Intrinsic(operand="float64", result="int64"),
+    "bitcast_f64": Intrinsic(operand="int64", result="float64"),
+}
+BITCASTS: Mapping[str, tuple[str, str]] = {
+    name: (row.operand, row.result)
+    for name, row in INTRINSICS.items()
+    if isinstance(row, Intrinsic) and row.operand
 }

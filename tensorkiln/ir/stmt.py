@@ -33,12 +33,14 @@ PrimFunc(name, params, body, attrs)         params: buffers and scalar variables
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from tensorkiln.base.text import listed
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.fields import RUNS_FIRST, Inner, bound_in
+from tensorkiln.ir.form import CallForm
 from tensorkiln.ir.text.scripted import Scripted
 
 # parallel: iterations are split over threads and must not depend on each other.
@@ -54,9 +56,10 @@ ITER_KINDS = ("spatial", "reduce", "opaque")  # schedules neither reorder nor sp
 
 
 class Stmt:
-    """Base of all statements."""
+    """Base of all statements. `form`: the text of one that may be written as a call."""
 
     __slots__ = ()
+    form: ClassVar[CallForm | None] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,7 @@ class Seq(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class Store(Stmt):
+    form = CallForm("store")  # one that is not nontemporal is an assignment
     buffer: Buffer
     indices: tuple[Expr, ...]
     value: Expr
@@ -114,6 +118,7 @@ class Alloc(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class Prefetch(Stmt):
+    form = CallForm("prefetch")
     buffer: Buffer
     indices: tuple[Expr, ...]
     locality: int = 3
@@ -163,7 +168,8 @@ class Sync(Stmt):
     and outside of threadIdx loops. `insert_barriers` (transform/tir) writes it. At one of scope
     "copies" threads wait for all but their last `pending` batches of copies (`ir/copies.py`)."""
 
-    scope: str = "block"
+    form = CallForm("sync")
+    scope: str
     pending: int = 0
 
 

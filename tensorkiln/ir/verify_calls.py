@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import BOOL, HANDLE, DType
 from tensorkiln.ir.expr import Expr, int_value
-from tensorkiln.ir.malformed import Malformed, fitting, listed, operands, plural, step
+from tensorkiln.ir.hints import plural
+from tensorkiln.ir.malformed import Malformed, fitting, listed, operands, step
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
     STORAGE_ALIGN,

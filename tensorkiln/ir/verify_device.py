@@ -16,8 +16,9 @@ from tensorkiln.ir.device_instructions import (
     WARPGROUP_THREADS,
 )
 from tensorkiln.ir.expr import IntImm, Intrin, int_value
+from tensorkiln.ir.hints import among
 from tensorkiln.ir.launch import block_loops, thread_loops, thread_of
-from tensorkiln.ir.malformed import Malformed, among, listed, step
+from tensorkiln.ir.malformed import Malformed, listed, step
 from tensorkiln.ir.stmt import (
     BLOCK_INDICES,
     SYNC_SCOPES,
@@ -155,13 +156,9 @@ def check_launch(s: CallKernel) -> None:
 
 
 def check_instruction(e: Intrin) -> None:
-    """Raise Malformed if a device instruction has operands that its row of the table has not."""
+    """Raise Malformed if a device instruction reads memory that its row of the table has not, or if
+    its sub-groups have no constant size."""
     row = DEVICE_INSTRUCTIONS[e.name]
-    types = tuple(a.dtype for a in e.args)
-    if row.result(types) is None:
-        choices = dict.fromkeys(", ".join(map(str, s[1:])) for s in row.signatures)
-        message = f"{e.name} of {', '.join(map(str, types))}"
-        raise Malformed(message, f"{e.name} takes {' or '.join(choices)}", e)
     for k, scopes in row.memory.items():
         a = e.args[k]
         if not isinstance(a, Load) or a.buffer.scope not in scopes:

@@ -6,54 +6,29 @@ import re
 from collections.abc import Callable
 
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
-from tensorkiln.ir.dtype import BOOL, FLOAT32, HANDLE, INT64, VOID, DType
+from tensorkiln.ir.dtype import HANDLE, INT64, VOID, DType
 from tensorkiln.ir.expr import (
-    BINARY,
-    BITCASTS,
     DEVICE_INSTRUCTIONS,
-    DOTS,
-    INTRINSICS,
+    LOGIC,
     REDUCE_BINARY,
     TILE_DOTS,
-    UNARY,
     Binary,
-    Broadcast,
     CallExtern,
-    Cast,
     Expr,
-    FloatImm,
     IntImm,
     Intrin,
     Ramp,
     Reduce,
-    Select,
-    Shuffle,
-    Unary,
     Var,
-    VectorReduce,
-    arity_of,
     int_value,
 )
+from tensorkiln.ir.hints import among, fresh, index, instead, plural, unbound
 from tensorkiln.ir.known_attrs import CALL_ATTRS, DEPENDENCIES, problem_of
-from tensorkiln.ir.malformed import (
-    Malformed,
-    agree,
-    among,
-    fresh,
-    index,
-    instead,
-    listed,
-    one_element,
-    plural,
-    unbound,
-)
-from tensorkiln.ir.operators import ON_BITS
+from tensorkiln.ir.malformed import Malformed, one_element
 from tensorkiln.ir.reach import Reach
 from tensorkiln.ir.tiles import is_tile
 from tensorkiln.ir.verify_device import check_instruction
-from tensorkiln.ir.visit import free_vars, has_load
-
-_FAR = 1 << 63
+from tensorkiln.ir.visit import children, free_vars, has_load
 
 
 class ExprVerifier:
@@ -93,12 +68,19 @@ class ExprVerifier:
 
     def expr(self, e: Expr) -> DType:
         """Verify `e` and everything below it; return its dtype."""
-        check = _EXPRS.get(type(e))
-        if check is None:
-            name = type(e).__name__
-            node_names = (t.__name__ for t in _EXPRS)
-            raise Malformed(f"{name} is not an expression", among(name, node_names), e)
-        return check(self, e)
+        return _RULES[type(e)](self, e)
+
+    def _declared(self, e: Expr) -> DType:
+        """Verify the operands, then the node by the rule of its class."""
+        operands, guards = children(e), e.guards
+        types = list(map(self.expr, operands[:guards] if guards else operands))
+        if guards:
+            with self._reach.conditional():
+                types += map(self.expr, operands[guards:])
+        fault = e.fault(*types)
+        if fault is not None:
+            raise Malformed(*fault, e)
+        return e.dtype
 
     def _var(self, e: Var) -> DType:
         if e not in self._vars:
@@ -106,153 +88,38 @@ class ExprVerifier:
             raise Malformed(f"{e.name} is not bound here", hint, e)
         return e.dtype
 
-    def _int(self, e: IntImm) -> DType:
-        d = e.dtype
-        if d == INT64 and -_FAR <= e.value < _FAR:
-            return d
-        low = 0 if d.is_unsigned else -(1 << (d.bits - 1))
-        if d.is_float or d.lanes != 1 or not low <= e.value < low + (1 << d.bits):
-            if d.is_float or d.lanes != 1:
-                node = "FloatImm" if d.is_float else "IntImm"
-                raise Malformed(f"{e.value} as {d}", _immediate(node, d), e)
-            hint = f"{d} holds {low} to {low + (1 << d.bits) - 1}"
-            raise Malformed(f"{e.value} as {d}", hint, e)
-        return d
-
-    def _float(self, e: FloatImm) -> DType:
-        if not e.dtype.is_float or e.dtype.lanes != 1:
-            node = "FloatImm" if e.dtype.is_float else "IntImm"
-            raise Malformed(f"{e.value} as {e.dtype}", _immediate(node, e.dtype), e)
-        return e.dtype
-
-    def _common_dtype(self, e: Expr, a: Expr, b: Expr, operation: str) -> DType:
-        return self._agreed(e, self.expr(a), self.expr(b), operation)
-
-    def _agreed(self, e: Expr, x: DType, y: DType, operation: str) -> DType:
-        if x is not y and x != y:
-            raise Malformed(f"{operation}: {x} against {y}", agree(x, y), e)
-        return x
-
     def _binary(self, e: Binary) -> DType:
-        if e.op not in BINARY:
-            raise Malformed(f"binary operator {e.op!r}", among(e.op, BINARY), e)
-        if e.op == "add" and e.a.dtype == HANDLE:
-            return self._further(e)
-        dtype = self._logic(e) if e.op in ("and", "or") else self._common_dtype(e, e.a, e.b, e.op)
-        if (e.op in ("and", "or") and not dtype.is_bool) or (e.op in ON_BITS and dtype.is_float):
-            raise Malformed(f"{e.op} of {dtype}", _of_bits(e.op, dtype), e)
-        return BOOL.with_lanes(dtype.lanes) if BINARY[e.op][1] else dtype
-
-    def _logic(self, e: Binary) -> DType:
-        """An `and` or `or`, whose second operand may not be computed (`guard_conditions`)."""
-        first = self.expr(e.a)
-        with self._reach.conditional():
+        # An address plus a number is the address of what lies after it.
+        is_address = e.op == "add" and isinstance(e.a, AddressOf)
+        first = self.address(e.a) if is_address else self.expr(e.a)
+        if e.op in LOGIC:  # the second operand may not be computed (`guard_conditions`)
+            with self._reach.conditional():
+                second = self.expr(e.b)
+        else:
             second = self.expr(e.b)
-        return self._agreed(e, first, second, e.op)
-
-    def _further(self, e: Binary) -> DType:
-        """An address plus a number of bytes."""
-        self.address(e.a)
-        if self.expr(e.b) != INT64:
-            hint = index(e.b.dtype)
-            raise Malformed(f"an address plus {e.b.dtype}: bytes are an int64", hint, e)
-        return HANDLE
-
-    def _unary(self, e: Unary) -> DType:
-        if e.op not in UNARY:
-            hint = among(e.op, UNARY)
-            if e.op in INTRINSICS:
-                hint = f"{e.op} is an intrinsic: Intrin({e.op!r}, (value,))"
-            raise Malformed(f"unary operator {e.op!r}", hint, e)
-        dtype = self.expr(e.a)
-        if (e.op == "not" and not dtype.is_bool) or (e.op == "sqrt" and not dtype.is_float):
-            target = BOOL if e.op == "not" else FLOAT32
-            hint = instead(dtype, target.with_lanes(dtype.lanes))
-            raise Malformed(f"{e.op} of {dtype}", hint, e)
-        return dtype
-
-    def _select(self, e: Select) -> DType:
-        cond = self.expr(e.cond)
-        with self._reach.conditional():
-            dtype = self._common_dtype(e, e.a, e.b, "select")
-        if not cond.is_bool or cond.lanes not in (1, dtype.lanes):
-            lanes = dtype.lanes if cond.lanes not in (1, dtype.lanes) else cond.lanes
-            hint = instead(cond, BOOL.with_lanes(lanes))
-            raise Malformed(f"select by {cond} among {dtype}", hint, e)
-        return dtype
-
-    def _cast(self, e: Cast) -> DType:
-        dtype = self.expr(e.a)
-        if dtype.lanes != e.dtype.lanes:
-            hint = f"a cast keeps the lanes: to {e.dtype.with_lanes(dtype.lanes)}"
-            raise Malformed(f"cast of {dtype} to {e.dtype}", hint, e)
-        return e.dtype
-
-    def _ramp(self, e: Ramp) -> DType:
-        dtype = self._common_dtype(e, e.base, e.stride, "ramp")
-        if not dtype.is_int or dtype.lanes != 1 or e.lanes < 1:
-            is_index = dtype.is_int and dtype.lanes == 1
-            hint = "at least 1 lane" if is_index else index(dtype)
-            raise Malformed(f"ramp of {e.lanes} lanes from {dtype}", hint, e)
-        return dtype.with_lanes(e.lanes)
-
-    def _broadcast(self, e: Broadcast) -> DType:
-        dtype = self.expr(e.a)
-        if dtype.lanes != 1 or e.lanes < 1:
-            hint = "at least 1 lane"
-            if dtype.lanes != 1:
-                hint = f"it has {dtype.lanes} lanes: Shuffle repeats lanes of a vector"
-            raise Malformed(f"broadcast of {dtype} to {e.lanes} lanes", hint, e)
-        return dtype.with_lanes(e.lanes)
-
-    def _shuffle(self, e: Shuffle) -> DType:
-        dtype = self._common_dtype(e, e.a, e.b, "shuffle")
-        if not e.lanes or not all(0 <= i < 2 * dtype.lanes for i in e.lanes):
-            hint = f"list lanes from 0 to {2 * dtype.lanes - 1}, one or more"
-            raise Malformed(f"lanes {e.lanes} of two {dtype}", hint, e)
-        return dtype.with_lanes(len(e.lanes))
-
-    def _vector_reduce(self, e: VectorReduce) -> DType:
-        if e.op not in REDUCE_BINARY and e.op not in REDUCE_BINARY.values():
-            hint = among(e.op, (*REDUCE_BINARY, *REDUCE_BINARY.values()))
-            raise Malformed(f"reduction {e.op!r}", hint, e)
-        return self.expr(e.a).element
+        fault = e.fault(first, second)
+        if fault is not None:
+            raise Malformed(*fault, e)
+        return e.result(first)
 
     def _intrin(self, e: Intrin) -> DType:
-        arity = arity_of(e.name)
-        if arity != len(e.args):
-            hint = among(e.name, (*INTRINSICS, *DEVICE_INSTRUCTIONS))
-            if arity is not None:
-                hint = f"{e.name} takes {plural(arity, 'argument')}"
-            raise Malformed(f"{e.name!r} with {len(e.args)} arguments", hint, e)
-        if e.name in DEVICE_INSTRUCTIONS:
-            for k, a in enumerate(e.args):
-                if isinstance(a, Load) and k in DEVICE_INSTRUCTIONS[e.name].memory:
-                    self._indices(a.buffer, a.indices, a, several=True)
-                else:
-                    self.expr(a)
-            check_instruction(e)
-            return e.dtype
         if e.name in TILE_DOTS:
             hint = "it is the value of a store to a tile, which it adds to"
             raise Malformed(f"{e.name} within another expression", hint, e)
-        types = [self.expr(a) for a in e.args]
-        if e.name in DOTS:
-            lanes = types[0].lanes
-            operand_types = [DType(name, lanes * count) for name, count in DOTS[e.name]]
-            if types != operand_types:
-                hint = f"{e.name} takes {', '.join(map(str, operand_types))}"
-                raise Malformed(f"{e.name} of {', '.join(map(str, types))}", hint, e)
-            return e.dtype
-        mismatch = next((t for t in types if t != types[0]), None)
-        if mismatch is not None:
-            hint = agree(types[0], mismatch)
-            raise Malformed(f"{e.name} of {', '.join(map(str, types))}", hint, e)
-        needed = BITCASTS[e.name][0] if e.name in BITCASTS else types[0].name
-        if types[0].name != needed:
-            fits = [k for k, (a, _) in BITCASTS.items() if a == types[0].name]
-            hint = f"{e.name} takes {needed}, {types[0]} takes {listed(fits) or 'a Cast'}"
-            raise Malformed(f"{e.name} of {types[0]}", hint, e)
+        row = DEVICE_INSTRUCTIONS.get(e.name)
+        if row is None:
+            return self._declared(e)
+        types = []
+        for k, a in enumerate(e.args):
+            if isinstance(a, Load) and k in row.memory:
+                lanes = self._indices(a.buffer, a.indices, a, several=True)
+                types.append(a.buffer.dtype.with_lanes(lanes))
+            else:
+                types.append(self.expr(a))
+        fault = e.fault(*types)
+        if fault is not None:
+            raise Malformed(*fault, e)
+        check_instruction(e)
         return e.dtype
 
     def _reduce(self, e: Reduce) -> DType:
@@ -399,21 +266,6 @@ class ExprVerifier:
             raise Malformed(f"register buffer {b.name} indexed by {name}", hint, node)
 
 
-def _immediate(node: str, d: DType) -> str:
-    """A hint: the expression for a literal of dtype `d`."""
-    text = f"{node}(value, {d.name})"
-    return f"{text if d.lanes == 1 else f'Broadcast({text}, {d.lanes})'} makes {d}"
-
-
-def _of_bits(op: str, dtype: DType) -> str:
-    """A hint for `and`/`or` of operands that are not bool, or a bit operator on floats."""
-    if op in ON_BITS:
-        casts = [name for name, (a, _) in BITCASTS.items() if a == dtype.name]
-        return f"integers only: {casts[0] if casts else 'Cast'} makes an integer of {dtype}"
-    hint = instead(dtype, BOOL.with_lanes(dtype.lanes))
-    return hint if dtype.is_float else f"{hint}; bit{op} works on bits"
-
-
 def _path_to(root: object, node: Expr) -> list[str] | None:
     """Field names that lead from `root` to `node` (by identity), outermost first, or None."""
     if root is node:
@@ -431,21 +283,28 @@ def _path_to(root: object, node: Expr) -> list[str] | None:
     return None
 
 
-_EXPRS: dict[type, Callable[..., DType]] = {
+def _no_expression(v: ExprVerifier, e: Expr) -> DType:
+    # Each class once: Python may remember two of one name.
+    names, name = dict.fromkeys(t.__name__ for t in Expr.__subclasses__()), type(e).__name__
+    raise Malformed(f"{name} is not an expression", among(name, names), e)
+
+
+class _Rules(dict[type, Callable[..., DType]]):
+    """By class of node, what verifies it; others than expressions are refused."""
+
+    def __missing__(self, cls: type) -> Callable[..., DType]:
+        is_expression = issubclass(cls, Expr)
+        return self.setdefault(cls, ExprVerifier._declared if is_expression else _no_expression)
+
+
+# Nodes whose validity depends on what is around them.
+_SCOPED: dict[type, Callable[..., DType]] = {
     Var: ExprVerifier._var,
-    IntImm: ExprVerifier._int,
-    FloatImm: ExprVerifier._float,
     Binary: ExprVerifier._binary,
-    Unary: ExprVerifier._unary,
-    Select: ExprVerifier._select,
-    Cast: ExprVerifier._cast,
-    Ramp: ExprVerifier._ramp,
-    Broadcast: ExprVerifier._broadcast,
-    Shuffle: ExprVerifier._shuffle,
-    VectorReduce: ExprVerifier._vector_reduce,
     Intrin: ExprVerifier._intrin,
     Reduce: ExprVerifier._reduce,
     Load: ExprVerifier._load,
     AddressOf: ExprVerifier._address_of,
     CallExtern: ExprVerifier._call_extern,
 }
+_RULES = _Rules(_SCOPED)

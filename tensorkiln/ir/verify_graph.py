@@ -8,21 +8,10 @@ from contextlib import contextmanager
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
+from tensorkiln.ir.hints import among, extent, fresh, instead, plural, unbound
 from tensorkiln.ir.known_attrs import CALL_ATTRS, DEPENDENCIES, problem_of
 from tensorkiln.ir.layout import Layout
-from tensorkiln.ir.malformed import (
-    Malformed,
-    among,
-    extent,
-    fitting,
-    fresh,
-    instead,
-    listed,
-    plural,
-    require_texts,
-    step,
-    unbound,
-)
+from tensorkiln.ir.malformed import Malformed, fitting, listed, require_texts, step
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import (
     IMPURE_OPS,

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from tensorkiln.ir.buffer import AddressOf, Buffer
 from tensorkiln.ir.dtype import HANDLE, INT64
 from tensorkiln.ir.expr import int_value
-from tensorkiln.ir.malformed import Malformed, among, listed, step, stored
+from tensorkiln.ir.hints import among
+from tensorkiln.ir.malformed import Malformed, listed, step, stored
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.outputs import outputs_of
 from tensorkiln.ir.plan import Access, Address, Plan, accesses

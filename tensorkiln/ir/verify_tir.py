@@ -8,23 +8,9 @@ from contextlib import ExitStack, contextmanager
 from tensorkiln.ir.buffer import SCOPES, Buffer, Load
 from tensorkiln.ir.dtype import BOOL, HANDLE, INT64
 from tensorkiln.ir.expr import CallExtern, Expr, IntImm, Intrin, Var, int_value
+from tensorkiln.ir.hints import among, condition, extent, fresh, index, instead, plural, unbound
 from tensorkiln.ir.known_attrs import BLOCK_ATTRS, CHECKED_INDICES, LOOP_ATTRS
-from tensorkiln.ir.malformed import (
-    Malformed,
-    among,
-    condition,
-    extent,
-    fresh,
-    index,
-    instead,
-    listed,
-    one_element,
-    plural,
-    require_attrs,
-    step,
-    stored,
-    unbound,
-)
+from tensorkiln.ir.malformed import Malformed, listed, one_element, require_attrs, step, stored
 from tensorkiln.ir.stmt import (
     FOR_KINDS,
     ITER_KINDS,

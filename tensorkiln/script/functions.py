@@ -7,7 +7,7 @@ With `relu = lambda x: T.max(x, 0.0)` a script may say:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,24 +15,22 @@ from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (
     BINARY,
-    DEVICE_INSTRUCTIONS,
-    DOTS,
-    INTRINSICS,
-    TILE_DOTS,
+    CALLED,
+    INTRINSIC_ROWS,
     UNARY,
-    Broadcast,
     Expr,
     ExprLike,
-    Ramp,
+    Intrinsic,
     as_expr,
     binary,
     cast,
     const,
     intrin,
     match_lanes,
-    select,
     unary,
 )
+from tensorkiln.ir.form import ARGUMENTS
+from tensorkiln.script.spellings import ALIASES
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -56,15 +54,39 @@ class Meta:
 meta = Meta()
 
 
+def _expr(a: ExprLike, like: DType | None = None) -> Expr:
+    return as_expr(a) if like is None else as_expr(a, like.element)
+
+
+def _unified(args: Sequence[ExprLike]) -> list[Expr]:
+    """Operands of one type and as many lanes: numbers take them from the expressions."""
+    like = next((a.dtype for a in args if isinstance(a, Expr)), None)
+    operands = [_expr(a, like) for a in args]
+    widest = max(operands, key=lambda a: a.dtype.lanes)
+    return [match_lanes(a, widest)[0] for a in operands]
+
+
 def _intrinsic(name: str, *args: ExprLike) -> Expr:
-    if name in (*DOTS, *TILE_DOTS) or name in DEVICE_INSTRUCTIONS:
-        return intrin(name, *map(as_expr, args))
-    like = next(a.dtype for a in args if isinstance(a, Expr))
-    items = [a if isinstance(a, Expr) else const(a, like) for a in args]
-    first = items[0]
-    for operand in items[1:]:
-        first, _ = match_lanes(first, operand)
-    return intrin(name, *(match_lanes(a, first)[0] for a in items))
+    of_one_type = isinstance(INTRINSIC_ROWS[name], Intrinsic)
+    return intrin(name, *(_unified(args) if of_one_type else map(as_expr, args)))
+
+
+def _node(node: type[Expr], *args: Any, **options: Any) -> Expr:
+    """The node with these fields, folded where its class folds constants."""
+    fields, form = ARGUMENTS[node], node.form
+    assert form is not None
+    values = dict(zip([f.name for f in fields], args, strict=False)) | options
+    if form.one_type:
+        values.update(
+            zip(form.one_type, _unified([values[name] for name in form.one_type]), strict=True)
+        )
+    for f in fields:
+        if f.kind is Expr:
+            values[f.name] = _expr(values[f.name], form.like.get(f.name))
+        elif f.kind is DType:
+            values[f.name] = DType.parse(values[f.name])
+    folded: Expr = getattr(node, "folded", node)(**values)
+    return folded
 
 
 def _unary(op: str, a: ExprLike) -> Expr:
@@ -75,25 +97,11 @@ def _typed(name: str, a: ExprLike) -> Expr:
     return cast(a, name) if isinstance(a, Expr) else const(a, DType(name))
 
 
-def _cast(dtype: str | DType, a: ExprLike) -> Expr:
-    return cast(as_expr(a), dtype)
-
-
-def _ramp(base: ExprLike, stride: ExprLike, lanes: int) -> Expr:
-    return Ramp(as_expr(base), as_expr(stride), lanes)
-
-
-def _broadcast(a: ExprLike, lanes: int) -> Expr:
-    return Broadcast(as_expr(a), lanes)
-
-
 FUNCTIONS: dict[str, Callable[..., Expr]] = {
     **{name: partial(binary, name) for name in BINARY},
     **{name: partial(_unary, name) for name in UNARY},
-    **{name: partial(_intrinsic, name) for name in (*INTRINSICS, *DEVICE_INSTRUCTIONS)},
+    **{name: partial(_intrinsic, name) for name in INTRINSIC_ROWS},
     **{name: partial(_typed, name) for name in PROGRAM_TYPES},
-    **dict.fromkeys(("select", "if_then_else", "where"), select),
-    **dict.fromkeys(("Cast", "cast"), _cast),
-    **dict.fromkeys(("Ramp", "ramp"), _ramp),
-    **dict.fromkeys(("Broadcast", "broadcast"), _broadcast),
+    **{name: partial(_node, node) for name, node in CALLED.items()},
+    **{name: partial(_node, CALLED[word]) for name, word in ALIASES.items() if word in CALLED},
 }

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 
 from tensorkiln.base.dependency import FIELDS, ExternalDependency
-from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.errors import UserError
 from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.known_attrs import CALL_ATTRS, DEPENDENCIES, Table, problem_of
+from tensorkiln.script.arguments import arguments
 from tensorkiln.script.parse_literals import parse_any, parse_literal
 from tensorkiln.script.python_values import unwrap
 from tensorkiln.script.scope import NameScope, plain
@@ -38,20 +39,11 @@ def parse_attr(scope: NameScope, node: ast.expr) -> AttrValue:
 
 def _dependency(scope: NameScope, node: ast.Call) -> ExternalDependency:
     """`T.ExternalDependency("blas", "https://...", version_spec="1.2")`, also with `R`."""
-    fields: dict[str, object] = {}
-    if len(node.args) > len(FIELDS):
-        raise scope.fail(node.args[len(FIELDS)], f"its fields are {', '.join(FIELDS)}")
-    named = [(k.arg or "", k.value) for k in node.keywords]
-    for name, value in (*zip(FIELDS, node.args, strict=False), *named):
-        if name not in FIELDS:
-            hint = nearest(name, FIELDS) or f"its fields are {', '.join(FIELDS)}"
-            raise scope.fail(value, f"an external dependency has no field {name!r}", hint)
-        if name in fields:
-            raise scope.fail(value, f"{name!r} is given twice")
-        fields[name] = parse_attr(scope, value)
-    missing = [name for name in FIELDS[:2] if name not in fields]
+    nodes = arguments(scope, node, FIELDS, owner="an external dependency")
+    missing = [name for name in FIELDS[:2] if name not in nodes]
     if missing:
         raise scope.fail(node, f"an external dependency needs its {missing[0]}")
+    fields = {name: parse_attr(scope, value) for name, value in nodes.items()}
     try:
         return ExternalDependency(**fields)  # type: ignore[arg-type]
     except UserError as error:

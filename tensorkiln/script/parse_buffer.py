@@ -6,12 +6,12 @@ import ast
 from collections.abc import Callable
 from dataclasses import replace
 
-from tensorkiln.base.errors import nearest
 from tensorkiln.ir.buffer import SCOPES, Buffer, Load
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.equal import structural_equal
 from tensorkiln.ir.expr import Binary, Expr, IntImm, Ramp, binary, int_value
 from tensorkiln.ir.stmt import Alloc, MatchBuffer, Stmt
+from tensorkiln.script.arguments import options
 from tensorkiln.script.parse_literals import (
     NAMES,
     in_python,
@@ -141,28 +141,20 @@ def _buffer_of(
     shape: tuple[Expr, ...],
     dtype: DType,
     memory: str,
-    options: list[ast.keyword],
+    keywords: list[ast.keyword],
     align: int = 64,
 ) -> Buffer:
-    strides = None
-    for k in options:
-        if k.arg == "scope":
-            memory = parse_string(scope, k.value)
-            if memory not in SCOPES:
-                raise scope.fail(k.value, f"unknown scope {memory!r}", f"one of {SCOPES}")
-        elif k.arg == "align":
-            align = parse_integer(scope, k.value)
-        elif k.arg == "strides":
-            strides = parse_shape(scope, k.value)
-            if len(strides) != len(shape):
-                message = f"{len(strides)} strides for {len(shape)} dimensions"
-                raise scope.fail(k.value, message, "one per dimension, in elements")
-        elif k.arg == "dtype":
-            dtype = parse_dtype(scope, k.value)
-        else:
-            hint = nearest(k.arg or "", ["scope", "align", "strides", "dtype"])
-            hint = hint or "a buffer has scope=, align=, strides= and dtype="
-            raise scope.fail(k.value, f"unknown option {k.arg!r} of a buffer", hint)
+    nodes = options(scope, keywords, ("scope", "align", "strides", "dtype"), "a buffer")
+    if "scope" in nodes:
+        memory = parse_string(scope, nodes["scope"])
+        if memory not in SCOPES:
+            raise scope.fail(nodes["scope"], f"unknown scope {memory!r}", f"one of {SCOPES}")
+    align = parse_integer(scope, nodes["align"]) if "align" in nodes else align
+    strides = parse_shape(scope, nodes["strides"]) if "strides" in nodes else None
+    if strides is not None and len(strides) != len(shape):
+        message = f"{len(strides)} strides for {len(shape)} dimensions"
+        raise scope.fail(nodes["strides"], message, "one per dimension, in elements")
+    dtype = parse_dtype(scope, nodes["dtype"]) if "dtype" in nodes else dtype
     return Buffer(name, dtype, shape, memory, align, strides)
 
 

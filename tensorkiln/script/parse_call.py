@@ -8,10 +8,9 @@ from tensorkiln.base.errors import nearest
 from tensorkiln.ir.buffer import AddressOf, Buffer
 from tensorkiln.ir.expr import Expr, IntImm
 from tensorkiln.ir.stmt import CallKernel
+from tensorkiln.script.arguments import options
 from tensorkiln.script.parse_literals import parse_expr, parse_integer, parse_string
 from tensorkiln.script.scope import NameScope
-
-_OPTIONS = ("grid=", "block=", "span=")
 
 
 def parse_call(scope: NameScope, node: ast.Call) -> CallKernel:
@@ -19,25 +18,18 @@ def parse_call(scope: NameScope, node: ast.Call) -> CallKernel:
     if not node.args:
         raise scope.fail(node, "expected a function of this module", "as T.call(cls.kernel, x)")
     name = _name(scope, node.args[0])
-    span = ""
-    grid: tuple[Expr, ...] = ()
-    block: tuple[int, ...] = ()
-    for k in node.keywords:
-        if k.arg == "span":
-            span = parse_string(scope, k.value)
-        elif k.arg == "grid":
-            grid = tuple(parse_expr(scope, e) for e in _three(scope, k.value))
-        elif k.arg == "block":
-            block = tuple(parse_integer(scope, e) for e in _three(scope, k.value))
-        else:
-            hint = nearest(str(k.arg), _OPTIONS) or f"it takes {', '.join(_OPTIONS)}"
-            raise scope.fail(k.value, f"unknown option {k.arg!r} of T.call", hint)
+    nodes = options(scope, node.keywords, ("grid", "block", "span"), node.func)
+    grid, block = (_three(scope, nodes.get(word)) for word in ("grid", "block"))
+    span = parse_string(scope, nodes["span"]) if "span" in nodes else ""
     args = tuple(_argument(scope, a) for a in node.args[1:])
-    return CallKernel(name, args, span, grid, block)
+    extents = tuple(parse_expr(scope, e) for e in grid)
+    return CallKernel(name, args, span, extents, tuple(parse_integer(scope, e) for e in block))
 
 
-def _three(scope: NameScope, node: ast.expr) -> list[ast.expr]:
-    """The items of `(x, y, z)`."""
+def _three(scope: NameScope, node: ast.expr | None) -> list[ast.expr]:
+    """The items of `(x, y, z)`; none without a node."""
+    if node is None:
+        return []
     if not isinstance(node, ast.Tuple) or len(node.elts) != 3:
         raise scope.fail(node, "expected (x, y, z)", "such as (n, 1, 1)")
     return node.elts

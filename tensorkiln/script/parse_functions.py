@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
+from typing import TypeGuard
 
 import ml_dtypes
 
@@ -14,10 +15,8 @@ from tensorkiln.ir.dtype import BOOL, HANDLE, INT64, DType
 from tensorkiln.ir.expr import (
     BINARY,
     BITCASTS,
-    DEVICE_INSTRUCTIONS,
-    DOTS,
-    INTRINSICS,
-    TILE_DOTS,
+    CALLED,
+    INTRINSIC_ROWS,
     UNARY,
     Binary,
     Broadcast,
@@ -26,26 +25,24 @@ from tensorkiln.ir.expr import (
     Expr,
     IntImm,
     Intrin,
-    Ramp,
+    Intrinsic,
     Reduce,
-    Select,
-    Shuffle,
     Unary,
     Var,
-    VectorReduce,
-    arity_of,
     const,
+    reduce_identity,
 )
+from tensorkiln.ir.form import ARGUMENTS
+from tensorkiln.script.arguments import options
 from tensorkiln.script.parse_attrs import parse_dependencies
 from tensorkiln.script.parse_buffer import parse_buffer, parse_indices
+from tensorkiln.script.parse_form import parse_fields
 from tensorkiln.script.parse_literals import (
     dtype_called,
     parse_any,
     parse_argument,
     parse_dtype,
     parse_expr,
-    parse_integer,
-    parse_literal,
     parse_raw,
     parse_same,
     parse_string,
@@ -54,7 +51,7 @@ from tensorkiln.script.parse_literals import (
 from tensorkiln.script.parse_python import call_python
 from tensorkiln.script.python_values import Value, unwrap
 from tensorkiln.script.scope import NameScope, Number, Python
-from tensorkiln.script.spellings import expression_of, instead_of
+from tensorkiln.script.spellings import ALIASES, expression_of, instead_of
 
 
 def _call(scope: NameScope, node: ast.Call) -> Value:
@@ -73,39 +70,41 @@ def _call_word(scope: NameScope, node: ast.Call, path: str) -> Value:
     if expression is not None:
         return parse_any(scope, expression)
     if arity is None:
-        words = [
-            *_CALLS,
-            *INTRINSICS,
-            *DEVICE_INSTRUCTIONS,
-            *UNARY,
-            "min",
-            "max",
-            "truncdiv",
-            *PROGRAM_TYPES,
-        ]
+        words = [*CALLED, *_CALLS, *INTRINSIC_ROWS, *UNARY, *_NAMED, *PROGRAM_TYPES]
         hint = instead_of(path) or nearest(word, words)
         raise scope.fail(node.func, f"unknown function {path}", hint)
     if len(node.args) not in arity:
         expected = "at least 2" if arity is _AT_LEAST_2 else " or ".join(map(str, arity))
         raise scope.fail(node, f"{path} takes {expected} arguments, got {len(node.args)}")
-    if special is not None:
-        return special(scope, node)
-    if word in (*DOTS, *TILE_DOTS) or word in DEVICE_INSTRUCTIONS:
-        return Intrin(word, tuple(parse_expr(scope, a) for a in node.args))
-    if word in INTRINSICS:
-        return Intrin(word, tuple(parse_same(scope, node.args)))
+    return special(scope, node) if special is not None else _operation(scope, node, word)
+
+
+def _operation(scope: NameScope, node: ast.Call, word: str) -> Expr:
+    """Parse a call of an operation of expressions, which has as many operands as it takes."""
+    operands = node.args
+    if word == "Cast" and _is_text(operands[1]):  # scripts of others give the type second
+        operands = operands[::-1]
+    if word in CALLED:
+        return CALLED[word](**parse_fields(scope, node, CALLED[word], operands))
+    if word in INTRINSIC_ROWS:
+        if isinstance(INTRINSIC_ROWS[word], Intrinsic):
+            return Intrin(word, tuple(parse_same(scope, operands)))
+        return Intrin(word, tuple(parse_expr(scope, a) for a in operands))
     if word in UNARY:
         return Unary(word, parse_expr(scope, node.args[0], BOOL if word == "not" else None))
     if word in BINARY:
-        a, b = parse_same(scope, node.args)
-        return Binary(word, a, b)
+        return Binary(word, *parse_same(scope, node.args))
     return _typed(scope, node)
+
+
+def _is_text(node: ast.expr) -> TypeGuard[ast.Constant]:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _typed(scope: NameScope, node: ast.Call) -> Expr:
     """Parse `T.float32(x)`: a literal if x is a number, else a cast with the lanes of x."""
     dtype, argument = parse_dtype(scope, node.func), node.args[0]
-    if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+    if _is_text(argument):
         if argument.value not in ("inf", "-inf", "nan", "-nan") or not dtype.is_float:
             raise scope.fail(argument, f"not a {dtype}", 'a float may be "inf", "-inf", "nan"')
         value: Expr | Number = Number(float(argument.value))
@@ -117,19 +116,6 @@ def _typed(scope: NameScope, node: ast.Call) -> Expr:
         return Cast(value, dtype.with_lanes(value.dtype.lanes))
     imm = typed_number(scope, argument, value, dtype)
     return imm if dtype.lanes == 1 else Broadcast(imm, dtype.lanes)
-
-
-def _select(scope: NameScope, node: ast.Call) -> Expr:
-    a, b = parse_same(scope, node.args[1:])
-    return Select(parse_expr(scope, node.args[0], BOOL), a, b)
-
-
-def _cast(scope: NameScope, node: ast.Call) -> Expr:
-    """`T.Cast("int32", x)`; the type may come second."""
-    first, second = node.args
-    if isinstance(second, ast.Constant) and isinstance(second.value, str):
-        first, second = second, first
-    return Cast(parse_expr(scope, second), parse_dtype(scope, first))
 
 
 def _reinterpret(scope: NameScope, node: ast.Call) -> Expr:
@@ -157,35 +143,9 @@ def _extreme(scope: NameScope, node: ast.Call) -> Expr:
     if dtype.is_float:
         largest = float(ml_dtypes.finfo(dtype.element.name).max)
         return const(-largest if low else largest, dtype)
-    ends = (0, 1) if dtype.is_bool else _integer_range(dtype)
-    return const(ends[0 if low else 1], dtype)
-
-
-def _integer_range(dtype: DType) -> tuple[int, int]:
-    if dtype.is_unsigned:
-        return 0, (1 << dtype.bits) - 1
-    return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
-
-
-def _ramp(scope: NameScope, node: ast.Call) -> Expr:
-    base, stride = parse_same(scope, node.args[:2])
-    return Ramp(base, stride, parse_integer(scope, node.args[2]))
-
-
-def _broadcast(scope: NameScope, node: ast.Call) -> Expr:
-    return Broadcast(parse_expr(scope, node.args[0]), parse_integer(scope, node.args[1]))
-
-
-def _shuffle(scope: NameScope, node: ast.Call) -> Expr:
-    a, b = parse_same(scope, node.args[:2])
-    lanes = parse_literal(scope, node.args[2])
-    if not isinstance(lanes, tuple) or not all(isinstance(x, int) for x in lanes):
-        raise scope.fail(node.args[2], "lanes are a tuple of integers")
-    return Shuffle(a, b, lanes)
-
-
-def _vector_reduce(scope: NameScope, node: ast.Call) -> Expr:
-    return VectorReduce(parse_string(scope, node.args[0]), parse_expr(scope, node.args[1]))
+    if dtype.is_bool:
+        return const(not low, dtype)
+    return reduce_identity("max" if low else "min", dtype)
 
 
 def _reduce(scope: NameScope, node: ast.Call) -> Expr:
@@ -234,11 +194,8 @@ def _call_extern(scope: NameScope, node: ast.Call) -> Expr:
     if not (name.isidentifier() and name.isascii()):
         raise scope.fail(node.args[1], f"{name!r} is not the name of a C function")
     args = tuple(parse_expr(scope, a) for a in node.args[2:])
-    wrong = next((k for k in node.keywords if k.arg != "dependencies"), None)
-    if wrong is not None or len(node.keywords) > 1:
-        message = f"unknown option {wrong.arg!r} of T.call_extern" if wrong else "given twice"
-        raise scope.fail((wrong or node.keywords[1]).value, message, "it takes dependencies=")
-    needs = [parse_dependencies(scope, k.value) for k in node.keywords]
+    nodes = options(scope, node.keywords, ("dependencies",), node.func)
+    needs = [parse_dependencies(scope, value) for value in nodes.values()]
     return CallExtern(name, args, dtype, *needs)
 
 
@@ -259,35 +216,23 @@ def _unrolled(scope: NameScope, node: ast.Call) -> Python:
 def _arity(word: str) -> Sequence[int] | None:
     """Return the numbers of arguments that the operator or dtype `T.word` accepts; None if there is
     no such word."""
-    arity = arity_of(word)
-    if arity is not None:
-        return (arity,)
+    if word in CALLED:
+        return (len(ARGUMENTS[CALLED[word]]),)
+    if word in INTRINSIC_ROWS:
+        return (INTRINSIC_ROWS[word].arity,)
     if word in BINARY:
         return (2,)
     return (1,) if word in UNARY or dtype_called(word) is not None else None
 
 
-ALIASES = {
-    "if_then_else": "select",
-    "where": "select",
-    "cast": "Cast",
-    "broadcast": "Broadcast",
-    "ramp": "Ramp",
-    "truncdiv": "div",
-}
+_NAMED = ("min", "max", "truncdiv")  # binary operators that are written by name
 _AT_LEAST_2 = range(2, 256)
 # Functions with a grammar of their own, and how many arguments they take.
 _CALLS: dict[str, tuple[Callable[[NameScope, ast.Call], Value], Sequence[int]]] = {
-    "select": (_select, (3,)),
-    "Cast": (_cast, (2,)),
     "reinterpret": (_reinterpret, (2,)),
     "max_value": (_extreme, (1,)),
     "min_value": (_extreme, (1,)),
     "infinity": (_extreme, (1,)),
-    "Ramp": (_ramp, (3,)),
-    "Broadcast": (_broadcast, (2,)),
-    "shuffle": (_shuffle, (3,)),
-    "vector_reduce": (_vector_reduce, (2,)),
     "reduce": (_reduce, (3,)),
     "var": (_variable, (2,)),
     "address_of": (_address_of, (1,)),

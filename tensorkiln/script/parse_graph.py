@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from tensorkiln import ops
-from tensorkiln.base.errors import nearest
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import Expr, Var
@@ -35,6 +34,7 @@ from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.subtype import accepts, logical
 from tensorkiln.ir.type_text import show
 from tensorkiln.ops.rules import same_extent
+from tensorkiln.script.arguments import options
 from tensorkiln.script.graph_state import GraphState, ModuleContext, Parsed
 from tensorkiln.script.parse_attrs import parse_known_attrs
 from tensorkiln.script.parse_graph_flow import (
@@ -56,17 +56,17 @@ from tensorkiln.script.parse_graph_values import (
     type_of,
 )
 from tensorkiln.script.parse_header import annotation, plain_arguments, take_func_attr
-from tensorkiln.script.parse_literals import parse_literal, parse_string
+from tensorkiln.script.parse_literals import parse_flag, parse_string
 from tensorkiln.script.scope import NameScope
 
 _TYPE = 'as x: R.Tensor((1, "n"), "float32")'
 
 
 def parse_graph(
-    scope: NameScope, module: ModuleContext, node: ast.FunctionDef, options: list[ast.keyword]
+    scope: NameScope, module: ModuleContext, node: ast.FunctionDef, keywords: list[ast.keyword]
 ) -> Function:
-    """Parse a decorated function; `options` are the keywords of its decorator."""
-    return _function(GraphState(scope, module, node, set(module.words)), node, options)
+    """Parse a decorated function; `keywords` are those of its decorator."""
+    return _function(GraphState(scope, module, node, set(module.words)), node, keywords)
 
 
 def parse_header(scope: NameScope, node: ast.FunctionDef) -> tuple[tuple[Type, ...], Type | None]:
@@ -75,13 +75,13 @@ def parse_header(scope: NameScope, node: ast.FunctionDef) -> tuple[tuple[Type, .
     return tuple(params), None if node.returns is None else parse_type(scope, node.returns)
 
 
-def _function(g: GraphState, node: ast.FunctionDef, options: list[ast.keyword]) -> Function:
+def _function(g: GraphState, node: ast.FunctionDef, keywords: list[ast.keyword]) -> Function:
     params = []
     for arg in plain_arguments(g.scope, node):
         params.append(RVar(arg.arg, parse_type(g.scope, annotation(g.scope, arg, _TYPE))))
         g.bind(arg, arg.arg, params[-1])
     nodes, attrs_node = take_func_attr(g.scope, node.body, "R.func_attr")
-    name, attrs = _options(g, node.name, options, attrs_node)
+    name, attrs = _options(g, node.name, keywords, attrs_node)
     g.declared = _header_result(g, node)
     result = parse_sequence(g, nodes)
     if result is None:
@@ -92,25 +92,20 @@ def _function(g: GraphState, node: ast.FunctionDef, options: list[ast.keyword]) 
 
 
 def _options(
-    g: GraphState, name: str, options: list[ast.keyword], attrs_node: ast.expr | None
+    g: GraphState, name: str, keywords: list[ast.keyword], attrs_node: ast.expr | None
 ) -> tuple[str, Attrs]:
-    """Return the function's name and attributes, from the decorator's `options` and `attrs_node`,
+    """Return the function's name and attributes, from the decorator's `keywords` and `attrs_node`,
     the argument of R.func_attr. Raise UserError if they differ on an attribute."""
     attrs: dict[str, object] = {}
     nodes = [attrs_node] if attrs_node is not None else []
-    for k in options:
-        if k.arg == "name":
-            name = parse_string(g.scope, k.value)
-        elif k.arg == "attrs":
-            nodes.append(k.value)
-        elif k.arg == "private":
-            private = parse_literal(g.scope, k.value)
-            if not isinstance(private, bool):
-                raise g.fail(k.value, f"private is True or False, not {private!r}")
-            attrs |= {"private": True} if private else {}
-        elif k.arg != "infer":
-            hint = nearest(k.arg or "", ["name", "attrs", "private"])
-            raise g.fail(k.value, f"unknown option {k.arg!r} of R.function", hint)
+    words = ("name", "attrs", "private", "infer")
+    places = options(g.scope, keywords, words, "R.function")
+    if "name" in places:
+        name = parse_string(g.scope, places["name"])
+    if "attrs" in places:
+        nodes.append(places["attrs"])
+    if "private" in places and parse_flag(g.scope, places["private"]):
+        attrs["private"] = True
     for node in nodes:
         for key, value in parse_known_attrs(g.scope, node, GRAPH_ATTRS, name).items_:
             if attrs.setdefault(key, value) != value:
@@ -312,10 +307,10 @@ def _closure(g: GraphState, s: ast.FunctionDef) -> None:
     calls = [d.func if isinstance(d, ast.Call) else d for d in s.decorator_list]
     if [g.scope.dialect(d) for d in calls] != ["R.function"]:
         raise g.fail(s, f"{s.name!r} needs one known decorator", "decorate it with @R.function")
-    options = s.decorator_list[0]
+    decorator = s.decorator_list[0]
     declared = g.declared
     with g.inside():
-        keywords = options.keywords if isinstance(options, ast.Call) else []
+        keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
         function = _function(g, s, keywords)
     g.declared = declared
     value = Lambda(function)

@@ -10,7 +10,6 @@ import numpy as np
 
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.expr import Expr, IntImm, int_value
-from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import (
     Call,
     Constant,
@@ -32,6 +31,7 @@ from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.subtype import Extents, castable, is_condition, loop_type, takes
 from tensorkiln.ir.text.print_relax import digest
 from tensorkiln.ir.type_text import show
+from tensorkiln.script.arguments import options
 from tensorkiln.script.graph_state import GraphState, Parsed
 from tensorkiln.script.parse_attrs import parse_attr
 from tensorkiln.script.parse_graph_types import is_type, parse_layout, parse_type, parse_types
@@ -278,20 +278,17 @@ def _match_cast(g: GraphState, node: ast.Call) -> Parsed:
 def _const(g: GraphState, node: ast.Call) -> Parsed:
     """`R.const(values, dtype, shape?)`, or `R.const("key", dtype, shape, sha256=...)` for the
     array given as `constants["key"]`."""
-    options = {k.arg: k.value for k in node.keywords}
-    unknown = [k for k in options if k not in ("layout", "name", "sha256")]
-    if unknown or len(node.args) not in (2, 3):
+    places = options(g.scope, node.keywords, ("layout", "name", "sha256"), node.func)
+    if len(node.args) not in (2, 3):
         raise g.fail(node, "expected R.const(values or key, dtype, shape, ...)")
-    layout: Layout | None = None
-    if "layout" in options:
-        layout = parse_layout(g.scope, options["layout"])
+    layout = parse_layout(g.scope, places["layout"]) if "layout" in places else None
     dtype = parse_dtype(g.scope, node.args[1])
     data = parse_literal(g.scope, node.args[0])
     shape = parse_shape(g.scope, node.args[2]) if len(node.args) == 3 else None
     if isinstance(data, str):
-        constant = _referred(g, node, data, TensorType(shape or (), dtype, layout), options)
+        constant = _referred(g, node, data, TensorType(shape or (), dtype, layout), places)
     else:
-        name = parse_string(g.scope, options["name"]) if "name" in options else ""
+        name = parse_string(g.scope, places["name"]) if "name" in places else ""
         array = _array(g, node, data, dtype.name)
         kind = TensorType(_extents(array) if shape is None else shape, dtype, layout)
         constant = Constant(array.reshape(_physical(g, node, kind, array.size)), kind, name)
@@ -330,7 +327,7 @@ def _physical(g: GraphState, node: ast.Call, kind: TensorType, size: int) -> tup
 
 
 def _referred(
-    g: GraphState, node: ast.Call, key: str, kind: TensorType, options: dict[str | None, ast.expr]
+    g: GraphState, node: ast.Call, key: str, kind: TensorType, places: dict[str, ast.expr]
 ) -> Constant:
     literal = g.module.literals.get(key)
     if literal is not None and literal.type == kind:
@@ -344,7 +341,7 @@ def _referred(
     if array.shape != shape or array.dtype.itemsize != kind.dtype.bytes:
         message = f"{key!r} is {array.dtype}{list(array.shape)}, expected {list(shape)}"
         raise g.fail(node, f"{message} of {kind.dtype}")
-    expected = options.get("sha256")
+    expected = places.get("sha256")
     if expected is not None and parse_literal(g.scope, expected) != digest(array):
         raise g.fail(expected, f"the bytes given for {key!r} are not these")
     name = key.rpartition("#")[0] or key

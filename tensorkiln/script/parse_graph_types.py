@@ -20,6 +20,7 @@ from tensorkiln.ir.relax import (
     TupleType,
     Type,
 )
+from tensorkiln.script.arguments import arguments
 from tensorkiln.script.parse_literals import parse_dtype, parse_integer, parse_string
 from tensorkiln.script.parse_shape import parse_quoted, parse_shape
 from tensorkiln.script.scope import NameScope
@@ -54,34 +55,16 @@ def parse_types(scope: NameScope, node: ast.expr) -> Type:
     return parse_type(scope, node)
 
 
-def _options(scope: NameScope, node: ast.Call, names: tuple[str, ...]) -> dict[str, ast.expr]:
-    """Return a call's arguments by name. All of `names` may also be given by position, in that
-    order; raise UserError for other names and repeated ones."""
-    word = scope.dialect(node.func)
-    if len(node.args) > len(names):
-        raise scope.fail(node, f"{word} takes at most {len(names)} arguments")
-    out = dict(zip(names, node.args, strict=False))
-    for k in node.keywords:
-        if k.arg not in names:
-            hint = nearest(k.arg or "", names)
-            raise scope.fail(k.value, f"unknown option {k.arg!r} of {word}", hint)
-        if k.arg in out:
-            raise scope.fail(k.value, f"{k.arg} is given twice")
-        out[k.arg] = k.value
-    return out
-
-
 # ---- one function per word -----------------------------------------------------------------
 
 
 def _tensor(scope: NameScope, node: ast.Call) -> Type:
-    memory = {k.arg: k.value for k in node.keywords if k.arg in ("layout", "device")}
-    bare = ast.Call(node.func, node.args, [k for k in node.keywords if k.arg not in memory])
-    options = _options(scope, ast.copy_location(bare, node), ("shape", "dtype", "ndim"))
+    options = arguments(scope, node, ("shape", "dtype", "ndim"), ("layout", "device"))
     dtype = parse_dtype(scope, options["dtype"]) if "dtype" in options else None
     if "shape" not in options:
-        for name, value in memory.items():
-            raise scope.fail(value, f"a {name} needs a shape")
+        for name in ("layout", "device"):
+            if name in options:
+                raise scope.fail(options[name], f"a {name} needs a shape")
         ndim = parse_integer(scope, options["ndim"]) if "ndim" in options else -1
         return AnyTensorType(None if ndim < 0 else ndim, dtype)
     if "ndim" in options:
@@ -89,10 +72,10 @@ def _tensor(scope: NameScope, node: ast.Call) -> Type:
     if dtype is None:
         raise scope.fail(node, "expected a shape and a dtype", 'R.Tensor((4,), "float32")')
     shape = parse_shape(scope, options["shape"])
-    layout = parse_layout(scope, memory["layout"]) if "layout" in memory else None
-    device = parse_string(scope, memory["device"]) if "device" in memory else ""
-    if "device" in memory and not device:
-        raise scope.fail(memory["device"], "expected a device", "the target_key of one")
+    layout = parse_layout(scope, options["layout"]) if "layout" in options else None
+    device = parse_string(scope, options["device"]) if "device" in options else ""
+    if "device" in options and not device:
+        raise scope.fail(options["device"], "expected a device", "the target_key of one")
     return TensorType(shape, dtype, layout, device)
 
 
@@ -114,7 +97,7 @@ def _tuple(scope: NameScope, node: ast.Call) -> Type:
 
 def _shape(scope: NameScope, node: ast.Call) -> Type:
     """`R.Shape(2)`, or `R.Shape(("n", "m"))`, which names the extents."""
-    options = _options(scope, node, ("ndim",))
+    options = arguments(scope, node, ("ndim",))
     if "ndim" not in options:
         raise scope.fail(node, "expected the number of extents", "R.Shape(ndim=2)")
     if isinstance(options["ndim"], ast.Tuple | ast.List):
@@ -130,7 +113,7 @@ def _shape(scope: NameScope, node: ast.Call) -> Type:
 
 def _prim(scope: NameScope, node: ast.Call) -> Type:
     """`R.Prim("int64")`, or `R.Prim("int64", value="k")`, which names the number."""
-    options = _options(scope, node, ("dtype", "value"))
+    options = arguments(scope, node, ("dtype", "value"))
     dtype = parse_dtype(scope, options["dtype"]) if "dtype" in options else INT64
     if dtype.lanes != 1:
         raise scope.fail(node, f"{dtype} is a vector, not one number")
@@ -144,17 +127,17 @@ def _prim(scope: NameScope, node: ast.Call) -> Type:
 
 
 def _string(scope: NameScope, node: ast.Call) -> Type:
-    _options(scope, node, ())
+    arguments(scope, node, ())
     return StringType()
 
 
 def _object(scope: NameScope, node: ast.Call) -> Type:
-    _options(scope, node, ())
+    arguments(scope, node, ())
     return ObjectType()
 
 
 def _callable(scope: NameScope, node: ast.Call) -> Type:
-    options = _options(scope, node, ("params", "ret"))
+    options = arguments(scope, node, ("params", "ret"))
     with scope.inner():  # symbols introduced by its types are local to them
         params_node = options.get("params")
         params: tuple[Type, ...] | None = None

@@ -53,10 +53,10 @@ def typed_number(scope: NameScope, node: ast.expr, n: Number, like: DType | None
         if n.value.bit_length() > _FLOAT_BITS:
             raise scope.fail(node, f"an integer of {n.value.bit_length()} bits does not fit {like}")
         return FloatImm(float(n.value), like)
-    low = 0 if like.is_unsigned else -(1 << (like.bits - 1))
-    if not low <= n.value < low + (1 << like.bits):
+    number = IntImm(n.value, like)
+    if number.fault() is not None:
         raise scope.fail(node, f"{n.value} does not fit {like}")
-    return IntImm(n.value, like)
+    return number
 
 
 def parse_raw(scope: NameScope, node: ast.expr) -> Expr | Number:
@@ -158,6 +158,22 @@ def parse_integer(scope: NameScope, node: ast.expr) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise scope.fail(node, "expected an integer literal")
     return value
+
+
+def parse_integers(scope: NameScope, node: ast.expr) -> tuple[int, ...]:
+    """Return a tuple of integers that is known while parsing."""
+    values = parse_literal(scope, node)
+    if not isinstance(values, tuple) or not all(isinstance(x, int) for x in values):
+        raise scope.fail(node, "expected a tuple of integers")
+    return values
+
+
+def parse_flag(scope: NameScope, node: ast.expr) -> bool:
+    """Return a truth value that is known while parsing."""
+    value = parse_literal(scope, node)
+    if not isinstance(value, int):
+        raise scope.fail(node, f"expected True or False, not {value!r}")
+    return bool(value)
 
 
 def parse_string(scope: NameScope, node: ast.expr) -> str:

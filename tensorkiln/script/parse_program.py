@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from tensorkiln.base.errors import nearest
 from tensorkiln.ir.attrs import NO_ATTRS
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.known_attrs import PROGRAM_ATTRS
 from tensorkiln.ir.outputs import inferred_outputs
 from tensorkiln.ir.stmt import Param, PrimFunc
+from tensorkiln.script.arguments import options
 from tensorkiln.script.handle_params import with_buffers
 from tensorkiln.script.parse_attrs import parse_known_attrs
 from tensorkiln.script.parse_body import parse_body
@@ -29,11 +29,11 @@ _OPTIONS: dict[str, tuple[type, str]] = {
 }
 
 
-def parse_program(scope: NameScope, node: ast.FunctionDef, options: list[ast.keyword]) -> PrimFunc:
-    """Parse a decorated function; `options` are the keywords of its decorator."""
+def parse_program(scope: NameScope, node: ast.FunctionDef, keywords: list[ast.keyword]) -> PrimFunc:
+    """Parse a decorated function; `keywords` are those of its decorator."""
     node = with_buffers(scope, node)
     params = _params(scope, node)
-    values = _options(scope, options)
+    values = _options(scope, keywords)
     nodes, attrs_node = take_func_attr(scope, node.body, "T.func_attr")
     name, attrs = values.get("name", node.name), NO_ATTRS
     if attrs_node is not None:
@@ -52,17 +52,14 @@ def parse_program(scope: NameScope, node: ast.FunctionDef, options: list[ast.key
     )
 
 
-def _options(scope: NameScope, options: list[ast.keyword]) -> dict[str, Any]:
+def _options(scope: NameScope, keywords: list[ast.keyword]) -> dict[str, Any]:
     values = {}
-    for k in options:
-        if k.arg not in _OPTIONS:
-            hint = nearest(k.arg or "", _OPTIONS)
-            raise scope.fail(k.value, f"unknown option {k.arg!r} of T.prim_func", hint)
-        value, (kind, form) = parse_literal(scope, k.value), _OPTIONS[k.arg]
+    for name, node in options(scope, keywords, [*_OPTIONS], "T.prim_func").items():
+        value, (kind, form) = parse_literal(scope, node), _OPTIONS[name]
         value = (value,) if kind is tuple and type(value) is int else value
         if type(value) is not kind:
-            raise scope.fail(k.value, f"option {k.arg!r} is {form}, not {value!r}")
-        values[k.arg] = value
+            raise scope.fail(node, f"option {name!r} is {form}, not {value!r}")
+        values[name] = value
     return values
 
 

@@ -22,6 +22,7 @@ from tensorkiln.ir.stmt import (
     While,
     seq,
 )
+from tensorkiln.script.arguments import options
 from tensorkiln.script.macro import Macro
 from tensorkiln.script.parse_block import BLOCK_WORDS, parse_block
 from tensorkiln.script.parse_body import not_a_statement, parse_body, parse_items, unpack
@@ -33,11 +34,12 @@ from tensorkiln.script.parse_buffer import (
     parse_indices,
 )
 from tensorkiln.script.parse_call import parse_call
+from tensorkiln.script.parse_form import parse_fields
 from tensorkiln.script.parse_literals import (
     parse_any,
     parse_dtype,
     parse_expr,
-    parse_literal,
+    parse_flag,
     parse_string,
     typed_number,
 )
@@ -149,45 +151,26 @@ def _update(scope: NameScope, node: ast.AugAssign) -> list[Stmt]:
 
 
 def _store_call(scope: NameScope, call: ast.Call) -> Stmt:
-    options = _flags(scope, call, {"nontemporal": False})
+    flag = options(scope, call.keywords, ("nontemporal",), call.func).get("nontemporal")
     if len(call.args) != 3:
         raise scope.fail(call, "expected T.store(buffer, (i, j), value, nontemporal=False)")
     name, index, value = call.args
-    return _store(scope, name, index, value, bool(options["nontemporal"]))
+    return _store(scope, name, index, value, flag is not None and parse_flag(scope, flag))
 
 
 def _prefetch(scope: NameScope, call: ast.Call) -> Stmt:
-    options = _flags(scope, call, {"locality": 3, "write": False})
-    args = call.args
-    if len(args) == 1 and isinstance(args[0], ast.Subscript):
-        args = [args[0].value, args[0].slice]
-    if len(args) != 2:
-        raise scope.fail(call, "expected T.prefetch(buffer, (i, j), locality=3, write=False)")
-    buf = parse_buffer(scope, args[0])
-    indices = parse_indices(scope, args[1], buf)
-    return Prefetch(buf, indices, int(options["locality"]), bool(options["write"]))
+    operands = call.args
+    if len(operands) == 1 and isinstance(operands[0], ast.Subscript):
+        operands = [operands[0].value, operands[0].slice]
+    return Prefetch(**parse_fields(scope, call, Prefetch, operands))
 
 
 def _sync(scope: NameScope, call: ast.Call) -> Stmt:
-    if len(call.args) != 1:
-        raise scope.fail(call, 'expected T.sync("block") or T.sync("copies", pending=0)')
-    pending = int(_flags(scope, call, {"pending": 0})["pending"])
-    threads = parse_string(scope, call.args[0])
-    if threads not in SYNC_SCOPES:
-        hint = nearest(threads, SYNC_SCOPES) or f"one of {', '.join(SYNC_SCOPES)}"
-        raise scope.fail(call.args[0], f"no threads {threads!r} that wait for each other", hint)
-    return Sync(threads, pending)
-
-
-def _flags(scope: NameScope, call: ast.Call, defaults: dict[str, int]) -> dict[str, int]:
-    out = dict(defaults)
-    for k in call.keywords:
-        value = parse_literal(scope, k.value)
-        if k.arg not in defaults or not isinstance(value, int):
-            hint = nearest(k.arg or "", defaults)
-            raise scope.fail(k.value, f"unknown option {k.arg!r}, or not a number", hint)
-        out[k.arg] = value
-    return out
+    sync = Sync(**parse_fields(scope, call, Sync, call.args))
+    if sync.scope not in SYNC_SCOPES:
+        hint = nearest(sync.scope, SYNC_SCOPES) or f"one of {', '.join(SYNC_SCOPES)}"
+        raise scope.fail(call.args[0], f"no threads {sync.scope!r} that wait for each other", hint)
+    return sync
 
 
 def _let(

@@ -56,6 +56,15 @@ _SAME = {
     "R.astype": "R.cast",
     "R.topk": "R.top_k",
 }
+# Words of ours for the same: a function of T -> the one that is printed.
+ALIASES = {
+    "if_then_else": "select",
+    "where": "select",
+    "cast": "Cast",
+    "broadcast": "Broadcast",
+    "ramp": "Ramp",
+    "truncdiv": "div",
+}
 # A word -> an expression of ours over its operands a, b, c, in this order.
 _EXPRESSIONS = {
     "T.rsqrt": "1.0 / T.sqrt(a)",
@@ -162,4 +171,4 @@ class _Substitution(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-__all__ = ["expression_of", "instead_of", "spelled"]
+__all__ = ["ALIASES", "expression_of", "instead_of", "spelled"]

@@ -21,6 +21,7 @@ from tensorkiln.ir import stmt as S
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.dtype import BOOL, INT64, VOID, DType
 from tests.ir import evaluate, numbers
+from tests.ir.drawn import OF_EXPRESSIONS, operand_types
 from tests.ir.numbers import Ambiguous
 
 INTS = tuple(n for n, row in PROGRAM_TYPES.items() if row.is_integer)
@@ -128,9 +129,9 @@ class Generator:
     def expr(self, d: DType, depth: int = 3) -> E.Expr:
         if depth <= 0 or self.chance(20):
             return self.leaf(d)
-        forms = [self._select, self._cast, self._unary, self._arith, self._arith, self._other]
+        forms = [self._declared, self._cast, self._unary, self._arith, self._arith, self._other]
         if d.is_bool:
-            forms = [self._compare, self._compare, self._logic, self._not, self._select]
+            forms = [self._compare, self._compare, self._logic, self._not, self._declared]
         elif d.is_float:
             forms += [self._product, self._intrin]
         if d.lanes > 1:
@@ -140,9 +141,11 @@ class Generator:
             forms += [self._vector_reduce] + [self._extern] * called
         return self.rng.choice(forms)(d, depth - 1)
 
-    def _select(self, d: DType, depth: int) -> E.Expr:
-        cond = BOOL if self.chance(30) or self.vector else BOOL.with_lanes(d.lanes)
-        return E.Select(self.expr(cond, depth), self.expr(d, depth), self.expr(d, depth))
+    def _declared(self, d: DType, depth: int) -> E.Expr:
+        node = self.rng.choice(OF_EXPRESSIONS)
+        types = operand_types(node, d, lambda: self.chance(30) or self.vector)
+        e: E.Expr = node(*(self.expr(t, depth) for t in types))
+        return e if e.fault(*types) is None else self.leaf(d)
 
     def _cast(self, d: DType, depth: int) -> E.Expr:
         return E.Cast(self.expr(DType(self.element(), d.lanes), depth), d)

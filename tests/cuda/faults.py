@@ -107,7 +107,7 @@ def copies_unawaited(f: PrimFunc) -> Iterator[PrimFunc]:
             nonlocal seen
             if isinstance(s, Sync) and s.scope == "copies":
                 seen += 1
-                return Sync() if seen == which else s  # noqa: B023 - called before the next round
+                return Sync("block") if seen == which else s  # noqa: B023 - called before the next round
             return map_stmt(s, lambda e: e, plain)
 
         yield replace(f, body=plain(f.body))

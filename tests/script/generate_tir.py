@@ -24,7 +24,6 @@ from tensorkiln.ir.expr import (
     Intrin,
     Ramp,
     Reduce,
-    Select,
     Shuffle,
     Unary,
     Var,
@@ -53,6 +52,7 @@ from tensorkiln.ir.stmt import (
     Sync,
     While,
 )
+from tests.ir.drawn import OF_EXPRESSIONS, operand_types
 
 NAMES = ("i", "x", "x_1", "A", "T", "in", "conv.1", "", "9", "lv", "Module", "cls", "é")
 # Every field of a dependency in every form, and texts that need quotes.
@@ -116,9 +116,9 @@ class TirGen:
     def expr(self, d: DType, depth: int = 3) -> Expr:
         if depth == 0 or self.chance(25):
             return self.leaf(d)
-        forms = [self._select, self._cast, self._unary, self._arith]
+        forms = [self._declared, self._cast, self._unary, self._arith]
         if d.is_bool:
-            forms = [self._compare, self._logic, self._not, self._select]
+            forms = [self._compare, self._logic, self._not, self._declared]
         elif d.is_float:
             forms.append(self._intrin)
         if d.lanes == 1:
@@ -130,9 +130,11 @@ class TirGen:
             forms += [self._load, self._load]
         return self.pick(forms)(d, depth - 1)
 
-    def _select(self, d: DType, depth: int) -> Expr:
-        cond = BOOL if self.chance(30) else BOOL.with_lanes(d.lanes)
-        return Select(self.expr(cond, depth), self.expr(d, depth), self.expr(d, depth))
+    def _declared(self, d: DType, depth: int) -> Expr:
+        node = self.pick(OF_EXPRESSIONS)
+        types = operand_types(node, d, lambda: self.chance(30))
+        e: Expr = node(*(self.expr(t, depth) for t in types))
+        return e if e.fault(*types) is None else self.leaf(d)
 
     def _cast(self, d: DType, depth: int) -> Expr:
         return Cast(self.expr(DType(self.pick(ELEMENTS), d.lanes), depth), d)
@@ -258,7 +260,7 @@ class TirGen:
         return For(var, lo, extent, "thread", body, attrs)
 
     def _sync(self, depth: int) -> Stmt:
-        return Sync()
+        return Sync("block")
 
     def attrs(self) -> Attrs:
         values = (3, -1, 2.5, True, None, 'a "b"', (1, "x"), IntImm(4), float("inf"), DEPENDENCIES)

@@ -274,7 +274,7 @@ REFUSED_STATEMENTS = {
     "T.assume(T.bool(True))": "assert condition",
     "with T.launch_thread('threadIdx.x', 4) as t:\n        Z[t] = X[t]": "T.thread_binding",
     "with T.attr(0, 'pragma', 1):\n        Z[0] = X[0]": "T.func_attr",
-    "A = T.alloc_buffer((4,), 'float32', elem_offset=0)": "scope=, align=, strides= and dtype=",
+    "A = T.alloc_buffer((4,), 'float32', elem_offset=0)": "scope=, align=, strides=, dtype=",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tensorkiln.base.element_types import PROGRAM_TYPES
-from tensorkiln.ir.expr import DEVICE_INSTRUCTIONS
+from tensorkiln.ir.expr import CALLED, DEVICE_INSTRUCTIONS
 from tensorkiln.script import parse_functions, parse_graph_types, parse_loops, parse_statements
 from tensorkiln.script.functions import FUNCTIONS
 from tensorkiln.script.parse_block import BLOCK_WORDS
@@ -30,7 +30,7 @@ def test_graphs() -> None:
 
 
 def test_tensor_programs() -> None:
-    words = {f"T.{w}" for w in (*parse_loops.LOOPS, *parse_functions._CALLS)}
+    words = {f"T.{w}" for w in (*parse_loops.LOOPS, *parse_functions._CALLS, *CALLED)}
     words |= {f"T.{w}" for w in {*FUNCTIONS} - {*DEVICE_INSTRUCTIONS} - KEYWORDS}
     words |= {*parse_statements._CALLS, *BLOCK_WORDS, "T.Buffer", "T.func_attr", "T.grid"}
     assert len(words) > 80

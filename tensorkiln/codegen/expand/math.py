@@ -178,7 +178,7 @@ def expand(name: str, dtype: DType, reassociates: bool = False) -> tuple[list[Va
     """
     if dtype.is_half:
         wide = DType("float32", dtype.lanes)
-        outer = [Var(f"a{i}", dtype) for i in range(INTRINSICS[name])]
+        outer = [Var(f"a{i}", dtype) for i in range(INTRINSICS[name].arity)]
         params, lets, result = expand(name, wide, reassociates)
         casts: Lets = [(p, cast(o, wide)) for p, o in zip(params, outer, strict=True)]
         return outer, casts + lets, cast(result, dtype)
@@ -187,7 +187,7 @@ def expand(name: str, dtype: DType, reassociates: bool = False) -> tuple[list[Va
         raise UnsupportedError(
             f"{name} on {dtype.element} is not implemented", hint="floats are; cast the operand"
         )
-    params = [Var(f"a{i}", dtype) for i in range(INTRINSICS[name])]
+    params = [Var(f"a{i}", dtype) for i in range(INTRINSICS[name].arity)]
     b = Builder(dtype, kit, reassociates)
     result = table[name](b, *params)
     return params, b.lets, result

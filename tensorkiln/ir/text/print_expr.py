@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
-from tensorkiln.ir.dtype import BOOL, INT64
+from tensorkiln.ir.dtype import BOOL, INT64, DType
 from tensorkiln.ir.expr import (
     Binary,
-    Broadcast,
     CallExtern,
-    Cast,
     Expr,
     FloatImm,
     IntImm,
     Intrin,
-    Ramp,
     Reduce,
-    Select,
-    Shuffle,
     Unary,
     Var,
-    VectorReduce,
 )
+from tensorkiln.ir.form import ARGUMENTS
 from tensorkiln.ir.text.names import Names, string
 from tensorkiln.ir.text.syntax import COMPARE, INFIX, NEG, NOT
 from tensorkiln.ir.visit import free_vars
@@ -96,6 +92,17 @@ class ExprPrinter:
             text = f"-{self.expr(a, NEG)}"
             return f"({text})" if outer > NEG else text
         return f"T.{e.op}({self.expr(a)})"
+
+    def call(self, node: Any) -> str:
+        """An expression or statement whose class has a `form`: a call with its fields."""
+        arguments = []
+        for argument in ARGUMENTS[type(node)]:
+            value = getattr(node, argument.name)
+            if not argument.is_option:
+                arguments.append(_WRITERS[argument.kind](self, value))
+            elif value != argument.default:
+                arguments.append(f"{argument.name}={_WRITERS[argument.kind](self, value)}")
+        return f"T.{node.form.word}({', '.join(arguments)})"
 
     def _reduce(self, e: Reduce, outer: int) -> str:
         axes = []
@@ -173,21 +180,33 @@ class ExprPrinter:
         return text
 
 
-_EXPR: dict[type, Callable[..., str]] = {
-    Var: lambda p, e, outer: p.names.of.get(e) or p.names.bind(e, e.name),
-    IntImm: ExprPrinter._int,
-    FloatImm: ExprPrinter._float,
-    Binary: ExprPrinter._binary,
-    Unary: ExprPrinter._unary,
-    Select: lambda p, e, outer: f"T.select({p.exprs((e.cond, e.a, e.b))})",
-    Cast: lambda p, e, outer: f'T.Cast("{e.dtype}", {p.expr(e.a)})',
-    Load: lambda p, e, outer: f"{p.buffer(e.buffer)}[{p.index(e.indices)}]",
-    Ramp: lambda p, e, outer: f"T.Ramp({p.expr(e.base)}, {p.expr(e.stride)}, {e.lanes})",
-    Broadcast: lambda p, e, outer: f"T.Broadcast({p.expr(e.a)}, {e.lanes})",
-    Shuffle: lambda p, e, outer: f"T.shuffle({p.expr(e.a)}, {p.expr(e.b)}, {e.lanes!r})",
-    VectorReduce: lambda p, e, outer: f'T.vector_reduce("{e.op}", {p.expr(e.a)})',
-    Intrin: lambda p, e, outer: f"T.{e.name}({p.exprs(e.args)})",
-    Reduce: ExprPrinter._reduce,
-    AddressOf: lambda p, e, outer: f"T.address_of({p.buffer(e.buffer)}[{p.index(e.indices)}])",
-    CallExtern: ExprPrinter._call_extern,
+class _Texts(dict[type, Callable[..., str]]):
+    """By class of node, what writes it; those with a `form` are calls."""
+
+    def __missing__(self, cls: type) -> Callable[..., str]:
+        return self.setdefault(cls, lambda p, e, outer: p.call(e))
+
+
+_EXPR = _Texts(
+    {
+        Var: lambda p, e, outer: p.names.of.get(e) or p.names.bind(e, e.name),
+        IntImm: ExprPrinter._int,
+        FloatImm: ExprPrinter._float,
+        Binary: ExprPrinter._binary,
+        Unary: ExprPrinter._unary,
+        Load: lambda p, e, outer: f"{p.buffer(e.buffer)}[{p.index(e.indices)}]",
+        Intrin: lambda p, e, outer: f"T.{e.name}({p.exprs(e.args)})",
+        Reduce: ExprPrinter._reduce,
+        AddressOf: lambda p, e, outer: f"T.address_of({p.buffer(e.buffer)}[{p.index(e.indices)}])",
+        CallExtern: ExprPrinter._call_extern,
+    }
+)
+# By annotation of a field, what writes it as an argument of a call.
+_WRITERS: dict[Any, Callable[[ExprPrinter, Any], str]] = {
+    Expr: ExprPrinter.expr,
+    tuple[Expr, ...]: ExprPrinter.tuple_,
+    Buffer: ExprPrinter.buffer,
+    DType: lambda p, dtype: f'"{dtype}"',
+    str: lambda p, text: string(text),
+    **dict.fromkeys((int, bool, tuple[int, ...]), lambda p, number: repr(number)),
 }

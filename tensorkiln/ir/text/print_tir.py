@@ -101,12 +101,9 @@ class TirPrinter(ExprPrinter):
             self.block(inner, pad + "    ")
 
     def _store(self, s: Store, pad: str) -> None:
-        name = self.buffer(s.buffer)
-        if s.nontemporal:
-            text = f"T.store({name}, {self.tuple_(s.indices)}, {self.expr(s.value)}"
-            self.lines.append(f"{pad}{text}, nontemporal=True)")
-        else:
-            self.lines.append(f"{pad}{name}[{self.index(s.indices)}] = {self.expr(s.value)}")
+        place = f"{self.buffer(s.buffer)}[{self.index(s.indices)}]"
+        text = self.call(s) if s.nontemporal else f"{place} = {self.expr(s.value)}"
+        self.lines.append(pad + text)
 
     def _let(self, s: Let, pad: str) -> None:
         value = self.expr(s.value)
@@ -136,10 +133,8 @@ class TirPrinter(ExprPrinter):
         self.block(s.body, pad + "    ")
         self.names.release(s.buffer)
 
-    def _prefetch(self, s: Prefetch, pad: str) -> None:
-        text = f"T.prefetch({self.buffer(s.buffer)}, {self.tuple_(s.indices)}"
-        text += "" if s.locality == 3 else f", locality={s.locality}"
-        self.lines.append(f"{pad}{text}, write=True)" if s.write else f"{pad}{text})")
+    def _called(self, s: Stmt, pad: str) -> None:
+        self.lines.append(pad + self.call(s))
 
     def _while(self, s: While, pad: str) -> None:
         self.lines.append(f"{pad}while {self.expr(s.cond)}:")
@@ -158,10 +153,6 @@ class TirPrinter(ExprPrinter):
         if s.span and not self.canonical:
             args.append(f"span={string(s.span)}")
         self.lines.append(f"{pad}T.call({', '.join(args)})")
-
-    def _sync(self, s: Sync, pad: str) -> None:
-        pending = f", pending={s.pending}" if s.pending else ""
-        self.lines.append(f"{pad}T.sync({string(s.scope)}{pending})")
 
     def _operand(self, e: Expr) -> str:
         """An argument of a call; the name of a buffer alone means the address of its start."""
@@ -252,12 +243,12 @@ _STMT: dict[type, Callable[..., None]] = {
     Let: TirPrinter._let,
     If: TirPrinter._if,
     Alloc: TirPrinter._alloc,
-    Prefetch: TirPrinter._prefetch,
+    Prefetch: TirPrinter._called,
     MatchBuffer: TirPrinter._alloc,
     While: TirPrinter._while,
     Evaluate: TirPrinter._evaluate,
     CallKernel: TirPrinter._call_kernel,
-    Sync: TirPrinter._sync,
+    Sync: TirPrinter._called,
     Assert: TirPrinter._assert,
     Block: TirPrinter._block,
 }
