@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SILENT = 40.0  # seconds without a word, after which a process is taken to wait for ever
+# Seconds without a word, after which a process of a processor of its own is taken to wait for ever.
+SILENT = 40.0
 _REPORTS = re.compile(
     rb"runtime error: |ERROR: (?:Address|Leak|Thread)Sanitizer|WARNING: ThreadSanitizer|^! "
     rb"|^Fatal Python"
@@ -102,6 +103,13 @@ def run_cases(
     return tally
 
 
+def silence_limit() -> float:
+    """SILENT, times the tasks that each processor is shared by now: a compile that takes 5 seconds
+    on an idle machine takes a minute on one with a load of 20."""
+    load, processors = os.getloadavg()[0], os.cpu_count() or 1
+    return SILENT * max(1.0, load / processors)
+
+
 def run_once(
     command: Sequence[str], folder: Path, env: Mapping[str, str], deadline: float
 ) -> tuple[bytes, int | str]:
@@ -120,9 +128,9 @@ def run_once(
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         while status is None:
-            wait = min(SILENT, deadline - time.monotonic())
-            if wait <= 0 or not selector.select(wait):
-                status = "deadline" if wait < SILENT else "hang"
+            limit, remaining = silence_limit(), deadline - time.monotonic()
+            if remaining <= 0 or not selector.select(min(limit, remaining)):
+                status = "deadline" if remaining < limit else "hang"
                 break
             piece = os.read(process.stdout.fileno(), 1 << 16)
             said += piece
@@ -155,7 +163,9 @@ def _read(output: bytes, status: int | str, tally: Tally, first: int) -> int:
     for number, text, lines in reports:
         tally.add(Finding(number, text, b"\n".join(lines).decode(errors="replace")))
     if status == "hang":
-        tally.add(Finding(case, what, f"nothing was heard for {SILENT:.0f} s"))
+        tally.add(
+            Finding(case, what, f"nothing was heard for {SILENT:.0f} s, or longer where others run")
+        )
     elif status not in (0, "deadline") and not _is_explained(output, case, reports):
         number = int(status)
         name = signal.Signals(-number).name if number < 0 else f"status {number}"
