@@ -1,11 +1,12 @@
-"""Arguments of a call in a script, by name."""
+"""Arguments of a call in a script by name, and the function of the module that it names."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tensorkiln.base.errors import nearest
+from tensorkiln.script.parse_literals import parse_literal
 from tensorkiln.script.scope import NameScope
 
 Nodes = dict[str, ast.expr]
@@ -47,3 +48,21 @@ def options(
             raise scope.fail(k.value, f"{k.arg!r} is given twice")
         nodes[k.arg] = k.value
     return nodes
+
+
+def function_name(
+    scope: NameScope, node: ast.expr, modules: Collection[str], names: Sequence[str] | None
+) -> str | None:
+    """Return the name of the function that `cls.f` or `cls["any name"]` refers to, for a name of
+    the module in `modules`; None if the node is of another form. UserError if the function is not
+    among the module's `names`."""
+    if not isinstance(node, ast.Attribute | ast.Subscript) or not isinstance(node.value, ast.Name):
+        return None
+    if node.value.id not in modules or node.value.id in scope.meanings:
+        return None
+    name = node.attr if isinstance(node, ast.Attribute) else parse_literal(scope, node.slice)
+    if not isinstance(name, str):
+        return None
+    if names is not None and name not in names:
+        raise scope.fail(node, f"no function {name!r} in this module", nearest(name, names))
+    return name

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from tensorkiln.base.errors import nearest
 from tensorkiln.ir.buffer import AddressOf, Buffer
 from tensorkiln.ir.expr import Expr, IntImm
 from tensorkiln.ir.stmt import CallKernel
-from tensorkiln.script.arguments import options
+from tensorkiln.script.arguments import function_name, options
 from tensorkiln.script.parse_literals import parse_expr, parse_integer, parse_string
 from tensorkiln.script.scope import NameScope
 
@@ -17,7 +16,9 @@ def parse_call(scope: NameScope, node: ast.Call) -> CallKernel:
     """Parse `T.call`. The name of a buffer as an argument is the address of its first element."""
     if not node.args:
         raise scope.fail(node, "expected a function of this module", "as T.call(cls.kernel, x)")
-    name = _name(scope, node.args[0])
+    name = function_name(scope, node.args[0], scope.words, scope.functions)
+    if name is None:
+        raise scope.fail(node.args[0], "expected a function of this module", "as cls.kernel")
     nodes = options(scope, node.keywords, ("grid", "block", "span"), node.func)
     grid, block = (_three(scope, nodes.get(word)) for word in ("grid", "block"))
     span = parse_string(scope, nodes["span"]) if "span" in nodes else ""
@@ -33,23 +34,6 @@ def _three(scope: NameScope, node: ast.expr | None) -> list[ast.expr]:
     if not isinstance(node, ast.Tuple) or len(node.elts) != 3:
         raise scope.fail(node, "expected (x, y, z)", "such as (n, 1, 1)")
     return node.elts
-
-
-def _name(scope: NameScope, node: ast.expr) -> str:
-    """Return the name of the function that `cls.kernel` or `cls["any name"]` refers to."""
-    match node:
-        case ast.Attribute(value=ast.Name(id=word), attr=name) if word in scope.words:
-            pass
-        case ast.Subscript(value=ast.Name(id=word), slice=ast.Constant(value=str(name))) if (
-            word in scope.words
-        ):
-            pass
-        case _:
-            raise scope.fail(node, "expected a function of this module", "as cls.kernel")
-    if scope.functions is not None and name not in scope.functions:
-        hint = nearest(name, scope.functions)
-        raise scope.fail(node, f"no function {name!r} in this module", hint)
-    return name
 
 
 def _argument(scope: NameScope, node: ast.expr) -> Expr:

@@ -40,12 +40,12 @@ from tensorkiln.ir.stmt import TensorProgram
 from tensorkiln.ir.subtype import Extents, called_type, function_type, is_condition, takes
 from tensorkiln.ir.type_text import show
 from tensorkiln.ops.attribute import check_all, check_one
+from tensorkiln.script.arguments import function_name
 from tensorkiln.script.graph_state import GraphState, Parsed
 from tensorkiln.script.parse_attrs import parse_attr, parse_attrs
 from tensorkiln.script.parse_literals import (
     parse_expr,
     parse_integer,
-    parse_literal,
     parse_raw,
     parse_string,
     typed_number,
@@ -259,17 +259,8 @@ def _signature(
 def module_function(g: GraphState, node: ast.expr) -> GlobalRef | None:
     """Return the function that `Module.f` or `Module["f"]` refers to; None if `node` is of
     another form. Raise UserError if the module has no such function."""
-    name: object = None
-    if isinstance(node, ast.Attribute) and g.is_module(node.value):
-        name = node.attr
-    elif isinstance(node, ast.Subscript) and g.is_module(node.value):
-        name = parse_literal(g.scope, node.slice)
-    if not isinstance(name, str):
-        return None
-    names = g.module.names
-    if names is not None and name not in names:
-        raise g.fail(node, f"no function {name!r} in this module", nearest(name, names))
-    return GlobalRef(name)
+    name = function_name(g.scope, node, g.words, g.module.names)
+    return None if name is None else GlobalRef(name)
 
 
 def _call(g: GraphState, node: ast.Call) -> Parsed:

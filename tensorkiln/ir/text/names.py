@@ -33,6 +33,11 @@ def is_word(text: str) -> bool:
     return text.isidentifier() and not keyword.iskeyword(text)
 
 
+def reference(module: str, name: str) -> str:
+    """The text of a function of a module, as `Module.f`."""
+    return f"{module}.{name}" if is_word(name) else f"{module}[{string(name)}]"
+
+
 class Names:
     """Assigns each variable (by identity) a name that is unique among the variables in scope.
 

@@ -38,7 +38,7 @@ from tensorkiln.ir.relax import (
     TupleType,
     Type,
 )
-from tensorkiln.ir.text.names import Names, identifier, is_word, string
+from tensorkiln.ir.text.names import Names, identifier, is_word, reference, string
 from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.text.syntax import GRAPH_WORDS, INLINE_ELEMENTS
 from tensorkiln.ir.visit import free_vars
@@ -123,8 +123,7 @@ class RelaxPrinter:
         if not self._canonical and name != f.name:
             items.append(f"name={string(f.name)}")
         if f.attrs:
-            pairs = [f"{string(k)}: {self.attr(v)}" for k, v in f.attrs.items_]
-            items.append(f"attrs={{{', '.join(pairs)}}}")
+            items.append(f"attrs={self._tir.attrs(f.attrs.items_)}")
         return f"({', '.join(items)})" if items else ""
 
     def type(self, t: Type, quoted: bool = False) -> str:
@@ -219,7 +218,7 @@ class RelaxPrinter:
             case StringValue(value):
                 return f"R.str({string(value)})"
             case GlobalRef(name):
-                return self._ref(name)
+                return reference(self._module, name)
             case TupleItem(value, index):
                 return f"{self.value(value)}[{index}]"
             case Call():
@@ -232,17 +231,13 @@ class RelaxPrinter:
             return repr(e.value)
         return self._tir.expr(e)
 
-    def _ref(self, name: str) -> str:
-        """A reference to a function of the module."""
-        return f"{self._module}.{name}" if is_word(name) else f"{self._module}[{string(name)}]"
-
     def _call(self, c: Call) -> str:
         args = [self.value(a) for a in c.args]
         options = self._keywords(c.attrs)
         if c.span and not self._canonical:
             options.append(f"span={string(c.span)}")
         if isinstance(c.callee, GlobalRef):
-            head = self._ref(c.callee.name)
+            head = reference(self._module, c.callee.name)
         elif isinstance(c.callee, RVar):
             head = self.value(c.callee)
         elif c.callee in _NAMED and isinstance(c.attrs.get("name"), str):
@@ -259,16 +254,9 @@ class RelaxPrinter:
     def _keywords(self, attrs: Attrs) -> list[str]:
         """Attributes as keyword arguments; inside `**{...}` where the name is not an identifier, or
         is that of the option "span"."""
-        plain = [(k, v) for k, v in attrs.items_ if is_word(k) and k != "span"]
         dict_items = [(k, v) for k, v in attrs.items_ if not is_word(k) or k == "span"]
-        out = [f"{k}={self.attr(v)}" for k, v in plain]
-        if dict_items:
-            out.append(f"**{{{', '.join(f'{string(k)}: {self.attr(v)}' for k, v in dict_items)}}}")
-        return out
-
-    def attr(self, v: object) -> str:
-        """The text of the value of an attribute."""
-        return self._tir.attr(v)
+        words = [f"{k}={self._tir.attr(v)}" for k, v in attrs.items_ if is_word(k) and k != "span"]
+        return [*words, *([f"**{self._tir.attrs(dict_items)}"] if dict_items else [])]
 
     def _constant(self, c: Constant) -> str:
         values = _inline(c)

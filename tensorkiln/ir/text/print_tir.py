@@ -27,7 +27,7 @@ from tensorkiln.ir.stmt import (
     Sync,
     While,
 )
-from tensorkiln.ir.text.names import identifier, is_word, string
+from tensorkiln.ir.text.names import identifier, reference, string
 from tensorkiln.ir.text.print_expr import ExprPrinter
 from tensorkiln.ir.text.syntax import CLASS, KIND_WORDS
 
@@ -144,8 +144,7 @@ class TirPrinter(ExprPrinter):
         self.lines.append(f"{pad}{self.expr(s.value)}")
 
     def _call_kernel(self, s: CallKernel, pad: str) -> None:
-        args = [f"{CLASS}.{s.name}" if is_word(s.name) else f"{CLASS}[{string(s.name)}]"]
-        args += map(self._operand, s.args)
+        args = [reference(CLASS, s.name), *map(self._operand, s.args)]
         if s.grid:
             args.append(f"grid={self.tuple_(s.grid)}")
         if s.block:
