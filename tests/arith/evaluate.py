@@ -90,9 +90,9 @@ def stores(s: Stmt, env: Mapping[Var, int]) -> list[tuple[str, tuple[int, ...], 
             start = evaluate(lo, env)
             steps = range(start, start + evaluate(extent, env))
             return [row for i in steps for row in stores(body, {**env, var: i})]
-        case If(cond, then, orelse):
-            taken = then if evaluate(cond, env) else orelse
-            return stores(taken, env) if taken is not None else []
+        case If(cond, then_branch, orelse):
+            branch = then_branch if evaluate(cond, env) else orelse
+            return stores(branch, env) if branch is not None else []
         case Let(var, value, body):
             return stores(body, {**env, var: evaluate(value, env)})
         case Store(buffer, indices, value, _):

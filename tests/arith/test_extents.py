@@ -69,8 +69,8 @@ def test_an_extent_is_itself_in_every_form(e: Expr) -> None:
 @settings(max_examples=300)
 @given(extents(2), extents(2))
 def test_what_is_proved_equal_is_equal(a: Expr, b: Expr) -> None:
-    for known in (NOTHING, OF_SIZES):
-        if prove_equal(a, b, known):
+    for bounds in (NOTHING, OF_SIZES):
+        if prove_equal(a, b, bounds):
             assert values(a) == values(b)
 
 

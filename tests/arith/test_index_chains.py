@@ -140,12 +140,12 @@ def test_equal_though_written_otherwise() -> None:
 
 
 def test_linear_form_with_symbolic_coefficients() -> None:
-    found = affine(FLAT + x * x, [b, s, h, d, t], KNOWN)
-    assert found is not None
-    coefficients, rest = found
-    shown = {v.name: k if isinstance(k, int) else text(k) for v, k in coefficients.items()}
-    assert shown == {"b": "S * 768", "s": 768, "h": 64, "d": 1, "t": 0}
-    assert text(rest) == "x * x"
+    affine_form = affine(FLAT + x * x, [b, s, h, d, t], KNOWN)
+    assert affine_form is not None
+    coefficients, constant = affine_form
+    factors = {v.name: k if isinstance(k, int) else text(k) for v, k in coefficients.items()}
+    assert factors == {"b": "S * 768", "s": 768, "h": 64, "d": 1, "t": 0}
+    assert text(constant) == "x * x"
     assert affine(x * x, [x]) is None
     assert affine(x // 4, [x]) is None
     assert affine((x * 4 + ci) // 4, [x]) is not None
@@ -166,10 +166,10 @@ def test_a_dimension_that_may_be_empty_is_kept() -> None:
 
 
 def test_facts_decide_what_ranges_do_not() -> None:
-    known = KNOWN.given(x * 16 + ci < N)
-    assert prove(x * 16 < N, known)
+    facts = KNOWN.given(x * 16 + ci < N)
+    assert prove(x * 16 < N, facts)
     assert not prove(x * 16 < N, KNOWN)
-    assert prove(x * 48 < N * 3, known)
+    assert prove(x * 48 < N * 3, facts)
     assert bound(x * 5, Bounds().given(logical_and(x < 7, x >= 2))) == (10, 30)
     assert bound(s, KNOWN.given(s < 4)) == (0, 3)
 
@@ -215,22 +215,22 @@ def test_unchanged_is_the_same_object() -> None:
 
 
 def test_two_variables_of_one_name_stay_apart() -> None:
-    one, two = Var("v"), Var("v")
-    first, second = simplify(one - two + 0 * x), simplify(two - one)
+    v, two = Var("v"), Var("v")
+    first, second = simplify(v - two + 0 * x), simplify(two - v)
     assert isinstance(first, Binary) and isinstance(second, Binary)
-    assert (first.a, first.b) == (one, two)
-    assert (second.a, second.b) == (two, one)
-    total = simplify(two + one)
-    assert isinstance(total, Binary) and (total.a, total.b) == (two, one)
+    assert (first.a, first.b) == (v, two)
+    assert (second.a, second.b) == (two, v)
+    total = simplify(two + v)
+    assert isinstance(total, Binary) and (total.a, total.b) == (two, v)
 
 
 def test_result_does_not_depend_on_what_was_asked_before() -> None:
-    known = Bounds({x: (0, None)})
+    bounds = Bounds({x: (0, None)})
     e = (y + x) // 4 + (x + y) % 4 + x // 2
-    alone = simplify(e, Bounds(known))
-    simplify(x + y * 3 - x // 2, known)
-    simplify((x + y) % 4, known)
-    assert simplify(e, known) == alone
+    alone = simplify(e, Bounds(bounds))
+    simplify(x + y * 3 - x // 2, bounds)
+    simplify((x + y) % 4, bounds)
+    assert simplify(e, bounds) == alone
 
 
 def test_a_range_that_mentions_itself_says_nothing() -> None:
@@ -242,5 +242,5 @@ def test_shared_subexpressions_are_visited_once() -> None:
     e: Expr = x
     for _ in range(40):
         e = Binary("add", e, e)
-    known = Bounds()
-    assert text(Simplifier(known).simplify(e)) == f"x * {2**40}"
+    bounds = Bounds()
+    assert text(Simplifier(bounds).simplify(e)) == f"x * {2**40}"

@@ -126,11 +126,11 @@ def test_prove_is_never_wrong(e: Expr) -> None:
 @settings(max_examples=150)
 @given(exprs)
 def test_affine_adds_up(e: Expr) -> None:
-    found = affine(e, [A, C], KNOWN)
-    if found is None:
+    affine_form = affine(e, [A, C], KNOWN)
+    if affine_form is None:
         return
-    coefficients, rest = found
-    total = rest
+    coefficients, constant = affine_form
+    total = constant
     for var, k in coefficients.items():
         total = total + var * k
     for env in ENVIRONMENTS:

@@ -17,22 +17,22 @@ _OTHERS = range(-4, 5)
 
 
 def _names(*sources: str) -> list[str]:
-    found = {n.id for s in sources for n in ast.walk(ast.parse(s)) if isinstance(n, ast.Name)}
-    return sorted(found - {"select"})
+    names = {n.id for s in sources for n in ast.walk(ast.parse(s)) if isinstance(n, ast.Name)}
+    return sorted(names - {"select"})
 
 
 @pytest.mark.parametrize("rule", _INTEGER_LAWS, ids=lambda r: r.law)
 def test_integer_law(rule: DivisionRule | SumRule) -> None:
     names = _names(rule.law, rule.condition)
     law = compile(rule.law, "law", "eval")
-    where = compile(rule.condition, "where", "eval")
-    held = 0
+    condition = compile(rule.condition, "where", "eval")
+    case_count = 0
     for values in product(*(_DIVISORS.get(n, _OTHERS) for n in names)):
         env = dict(zip(names, values, strict=True))
-        if eval(where, {}, env):
-            held += 1
+        if eval(condition, {}, env):
+            case_count += 1
             assert eval(law, {}, env), env
-    assert held > 10
+    assert case_count > 10
 
 
 @pytest.mark.parametrize("row", LOGIC, ids=lambda r: r.before)

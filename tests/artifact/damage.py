@@ -137,7 +137,7 @@ class CReader:
         build += ["-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all"]
         build += ["-fsanitize=address,undefined"]
         objects = []
-        for source, more in (
+        for source, options in (
             (folder / "driver.c", []),
             (CRT / "container.c", counted),
             (CRT / "sha256.c", []),
@@ -145,15 +145,15 @@ class CReader:
             (CRT / "os_posix.c", []),
         ):
             objects.append(str(folder / f"{source.stem}.o"))
-            subprocess.run([*build, *more, "-c", str(source), "-o", objects[-1]], check=True)
+            subprocess.run([*build, *options, "-c", str(source), "-o", objects[-1]], check=True)
         subprocess.run([*build, *objects, "-o", str(self._program)], check=True)
 
     def read(self, containers: Sequence[bytes]) -> list[object]:
         """What is in each; None for what it refuses. AssertionError when a sanitizer complains."""
         stream = b"".join(struct.pack("<Q", len(c)) + c for c in containers)
-        done = subprocess.run([str(self._program)], input=stream, capture_output=True)
-        assert done.returncode == 0, done.stderr.decode(errors="replace")
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        process = subprocess.run([str(self._program)], input=stream, capture_output=True)
+        assert process.returncode == 0, process.stderr.decode(errors="replace")
+        return [json.loads(line) for line in process.stdout.splitlines()]
 
 
 def python_summary(data: bytes) -> object:
@@ -189,8 +189,10 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        taken = tracemalloc.get_traced_memory()[1] - self._before
-        assert taken <= self._most, f"{taken} bytes of memory, at most {self._most} are allowed"
+        peak_bytes = tracemalloc.get_traced_memory()[1] - self._before
+        assert peak_bytes <= self._most, (
+            f"{peak_bytes} bytes of memory, at most {self._most} are allowed"
+        )
 
 
 def _hangs(number: int, frame: object) -> NoReturn:
@@ -199,11 +201,11 @@ def _hangs(number: int, frame: object) -> NoReturn:
 
 def sealed(data: bytes | bytearray) -> bytes:
     """The container with magic, version, length and hash that fit."""
-    made = bytearray(data)
-    made += bytes(max(0, 56 - len(made)))
-    struct.pack_into("<8sHHIQ", made, 0, b"KILNSET\0", 1, 0, 0, len(made))
-    made[24:56] = hashlib.sha256(made[56:]).digest()
-    return bytes(made)
+    container = bytearray(data)
+    container += bytes(max(0, 56 - len(container)))
+    struct.pack_into("<8sHHIQ", container, 0, b"KILNSET\0", 1, 0, 0, len(container))
+    container[24:56] = hashlib.sha256(container[56:]).digest()
+    return bytes(container)
 
 
 _BOMBS = (
@@ -241,36 +243,38 @@ def damaged(
         if not data:
             break
         place = random.choice(places) if places else range(len(data))
-        at = min(random.choice(place), len(data) - 1)
+        position = min(random.choice(place), len(data) - 1)
         fault = random.randrange(7)
         if fault == 0:
-            data[at] ^= 1 << random.randrange(8)
+            data[position] ^= 1 << random.randrange(8)
         elif fault == 1:
-            data[at] = random.randrange(256)
+            data[position] = random.randrange(256)
         elif fault == 2 and random.random() < 0.3:
-            del data[at:]
+            del data[position:]
         elif fault == 3:  # a length bomb
             size = random.choice((4, 8))
-            at -= at % 4
+            position -= position % 4
             bomb = random.choice(_BOMBS) & ((1 << 8 * size) - 1)
-            data[at : at + size] = bomb.to_bytes(size, "little")
+            data[position : position + size] = bomb.to_bytes(size, "little")
         elif fault == 4:  # a run of it somewhere else
             size = random.choice((8, 64, 128))
             to = min(random.choice(place), len(data) - 1) // 8 * 8
-            data[to : to + size] = data[at // 8 * 8 : at // 8 * 8 + size]
+            data[to : to + size] = data[position // 8 * 8 : position // 8 * 8 + size]
         elif fault == 5:
-            del data[at : at + random.choice((1, 8, 64))]
+            del data[position : position + random.choice((1, 8, 64))]
         else:  # a small number: of the import tree, where it is one
-            start = (at if places else max(0, len(data) - 16 * random.randint(1, 12))) // 8 * 8
+            start = (
+                (position if places else max(0, len(data) - 16 * random.randint(1, 12))) // 8 * 8
+            )
             data[start : start + 8] = random.randrange(6).to_bytes(8, "little")
     return data
 
 
 def container_of(nodes: Sequence[bytes], tree: bytes = b"", count: int | None = None) -> bytes:
     """A container of nodes as given: what a hostile writer, not a bad disk, produces."""
-    made = [n + bytes(-(len(n) + 8) % 64) for n in ([*nodes, tree] if tree else nodes)]
-    inner = b"".join(struct.pack("<Q", len(n) + 8) + n for n in made)
-    return sealed(bytes(56) + struct.pack("<Q", len(made) if count is None else count) + inner)
+    members = [n + bytes(-(len(n) + 8) % 64) for n in ([*nodes, tree] if tree else nodes)]
+    inner = b"".join(struct.pack("<Q", len(n) + 8) + n for n in members)
+    return sealed(bytes(56) + struct.pack("<Q", len(members) if count is None else count) + inner)
 
 
 def text(value: str) -> bytes:
@@ -303,7 +307,7 @@ _NAMES = (
 
 def invented_container(random: random_module.Random) -> bytes:
     """Nodes, names and imports by chance: circles, two of one name, places taken twice."""
-    nodes, at = [text("_lib")], 64 + 64
+    nodes, offset = [text("_lib")], 64 + 64
     for _ in range(random.randrange(5)):
         node, key = text(random.choice(_NAMES)), random.choice(_NAMES)
         count = random.randrange(4)
@@ -314,13 +318,13 @@ def invented_container(random: random_module.Random) -> bytes:
             node += text(random.choice(_NAMES)) + text(random.choice(_NAMES)) + text(key)
             size = random.choice((0, 1, 64, 100))
             node += struct.pack("<Q", size)
-            node += bytes(-(at + 8 + len(node)) % 64) + bytes(size)
-        at += 8 + len(node) + -(8 + len(node)) % 64
+            node += bytes(-(offset + 8 + len(node)) % 64) + bytes(size)
+        offset += 8 + len(node) + -(8 + len(node)) % 64
         nodes.append(node)
     rows, children = [0], list[int]()
     for i in range(len(nodes)):
         below = range(1, len(nodes)) if random.random() < 0.2 else range(i + 1, len(nodes))
-        wanted = below if i == 0 and random.random() < 0.7 else []
-        children += sorted({*wanted, *(c for c in below if random.random() < 0.3)})
+        direct_imports = below if i == 0 and random.random() < 0.7 else []
+        children += sorted({*direct_imports, *(c for c in below if random.random() < 0.3)})
         rows.append(len(children))
     return container_of(nodes, tree_of(rows, children))

@@ -136,14 +136,14 @@ def _remove(path: Path) -> None:
 def folder_contents(folder: Path) -> list[list[str]]:
     """What the manifest names, read without this package: loader, maker, key, name, hash."""
     parsed = json.loads((folder / "manifest.json").read_bytes())
-    found = []
+    rows = []
     for row in parsed["artifacts"]:
         parts = [p for p in (row["codegen_id"], row["target_key"], row["file_name"]) if p]
         digest = hashlib.sha256((folder / "/".join(parts)).read_bytes()).hexdigest()
         assert digest == row["sha256"]
         loader = "native" if row["loader"] == "dso" else row["loader"]
-        found.append([loader, row["codegen_id"], row["target_key"], row["file_name"], digest])
-    return found
+        rows.append([loader, row["codegen_id"], row["target_key"], row["file_name"], digest])
+    return rows
 
 
 # ---- libraries ----------------------------------------------------------------------------------
@@ -155,14 +155,14 @@ def elf_sections(data: bytes) -> Iterator[tuple[bytes, int, int, int]]:
     count, names = struct.unpack_from("<HH", data, 60)
     rows = [struct.unpack_from("<IIQQQQ", data, table + 64 * i) for i in range(count)]
     for name, kind, _, _, offset, size in rows:
-        at = rows[names][4] + name
-        yield data[at : data.find(b"\0", at)], kind, offset, size
+        position = rows[names][4] + name
+        yield data[position : data.find(b"\0", position)], kind, offset, size
 
 
-def section(data: bytes, wanted: bytes) -> bytes | None:
+def section(data: bytes, section_name: bytes) -> bytes | None:
     """The first section of that name which takes room in the file."""
     for name, kind, offset, size in elf_sections(data):
-        if name == wanted and kind != 8:
+        if name == section_name and kind != 8:
             return data[offset : offset + size]
     return None
 
@@ -181,9 +181,9 @@ def small_library(metadata: bytes, container: bytes) -> bytes:
     body, rows = b"", bytes(64)
     for name, kind, content, link in parts:
         body += bytes(-len(body) % 64)
-        at = names.index(name + b"\0")
+        name_offset = names.index(name + b"\0")
         rows += struct.pack(
-            "<IIQQQQIIQQ", at, kind, 2, 0, 64 + len(body), len(content), link, 0, 64, 24
+            "<IIQQQQIIQQ", name_offset, kind, 2, 0, 64 + len(body), len(content), link, 0, 64, 24
         )
         body += content
     head = b"\x7fELF\2\1\1" + bytes(9) + struct.pack("<HHIQQQ", 3, 62, 1, 0, 0, 64 + len(body))

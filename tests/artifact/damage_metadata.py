@@ -80,11 +80,11 @@ def _damage(random: random_module.Random, parsed: dict[str, Any]) -> None:
 def _change(random: random_module.Random, row: dict[str, Any], key: str) -> None:
     value = row[key]
     if isinstance(value, list) and value and random.random() < 0.8:
-        at = random.randrange(len(value))
-        if isinstance(value[at], dict) and value[at]:
-            _change(random, value[at], random.choice(list(value[at])))
+        index = random.randrange(len(value))
+        if isinstance(value[index], dict) and value[index]:
+            _change(random, value[index], random.choice(list(value[index])))
         else:
-            value[at] = random.choice((*_NUMBERS, *_WORDS))
+            value[index] = random.choice((*_NUMBERS, *_WORDS))
     elif isinstance(value, dict) and value and random.random() < 0.8:
         _change(random, value, random.choice(list(value)))
     else:
@@ -135,8 +135,8 @@ def _run_in_child(folder: Path, libraries: Sequence[bytes], seeds: range) -> lis
     if child == 0:
         with os.fdopen(write, "w") as report:
             for seed in seeds:
-                said = _one(folder, libraries, seed)
-                print(seed, said.replace("\n", " | "), file=report, flush=True)
+                outcome = _one(folder, libraries, seed)
+                print(seed, outcome.replace("\n", " | "), file=report, flush=True)
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as stream:
@@ -144,8 +144,8 @@ def _run_in_child(folder: Path, libraries: Sequence[bytes], seeds: range) -> lis
     status = os.waitpid(child, 0)[1]
     wrong = [line for line in lines if not line.endswith(" fine")]
     if os.WIFSIGNALED(status):
-        at = seeds[len(lines)]
-        wrong.append(f"{at} {signal.Signals(os.WTERMSIG(status)).name}")
+        next_seed = seeds[len(lines)]
+        wrong.append(f"{next_seed} {signal.Signals(os.WTERMSIG(status)).name}")
         return wrong + _run_in_child(folder, libraries, seeds[len(lines) + 1 :])
     return wrong
 

@@ -29,10 +29,10 @@ ARTIFACTS = st.builds(
     target_key=st.sampled_from(["", "fpga0"]),
 )
 SETS = st.lists(ARTIFACTS, max_size=6, unique_by=lambda a: a.name.lower()).filter(
-    lambda found: (
+    lambda artifacts: (
         not any(
             a.name.lower().startswith(b.name.lower() + "/")
-            for a, b in itertools.permutations(found, 2)
+            for a, b in itertools.permutations(artifacts, 2)
         )
     )
 )
@@ -51,10 +51,10 @@ def small_set() -> ArtifactSet:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.differing_executors])
 @given(SETS)
-def test_both_forms_give_the_set_back(found: list[Artifact]) -> None:
+def test_both_forms_give_the_set_back(artifacts_list: list[Artifact]) -> None:
     import tempfile
 
-    artifacts = ArtifactSet(tuple(found))
+    artifacts = ArtifactSet(tuple(artifacts_list))
     again = ArtifactSet.from_bytes(artifacts.to_bytes())
     assert again == artifacts
     assert again.to_bytes() == artifacts.to_bytes()
@@ -65,19 +65,22 @@ def test_both_forms_give_the_set_back(found: list[Artifact]) -> None:
         assert loaded.content_hash == artifacts.content_hash
         loaded.save(Path(folder) / "again")
         for name in ("manifest.json", *(artifact.name for artifact in artifacts)):
-            first, second = (Path(folder) / where / name for where in ("set", "again"))
+            first, second = (Path(folder) / folder_name / name for folder_name in ("set", "again"))
             assert first.read_bytes() == second.read_bytes()
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.differing_executors])
 @given(SETS.filter(bool), st.data())
 def test_an_edited_folder_is_the_set_with_other_content(
-    found: list[Artifact], data: st.DataObject
+    artifacts_list: list[Artifact], data: st.DataObject
 ) -> None:
     """Refused, by name, unless it is said to be edited; then nothing but the content differs."""
     import tempfile
 
-    artifacts, changed = ArtifactSet(tuple(found)), data.draw(st.sampled_from(found))
+    artifacts, changed = (
+        ArtifactSet(tuple(artifacts_list)),
+        data.draw(st.sampled_from(artifacts_list)),
+    )
     content = data.draw(st.binary(max_size=40).filter(lambda b: b != bytes(changed.view)))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "set"
@@ -97,16 +100,16 @@ def test_equality_and_hash_see_every_field_but_the_producer() -> None:
     base = Artifact("llvm", "native", "a.o", b"x", "k", "conv1")
     assert base == Artifact("llvm", "native", "a.o", memoryview(b"x"), "k", "pool7")
     assert hash(base) == hash(Artifact("llvm", "native", "a.o", b"x", "k"))
-    others = [
+    variants = [
         Artifact("c", "native", "a.o", b"x", "k"),
         Artifact("llvm", "other", "a.o", b"x", "k"),
         Artifact("llvm", "native", "b.o", b"x", "k"),
         Artifact("llvm", "native", "a.o", b"y", "k"),
         Artifact("llvm", "native", "a.o", b"x"),
     ]
-    hashes = {ArtifactSet((artifact,)).content_hash for artifact in [base, *others]}
-    assert all(artifact != base for artifact in others)
-    assert len(hashes) == len(others) + 1
+    hashes = {ArtifactSet((artifact,)).content_hash for artifact in [base, *variants]}
+    assert all(artifact != base for artifact in variants)
+    assert len(hashes) == len(variants) + 1
     assert base != "llvm/k/a.o"
 
 
@@ -143,9 +146,9 @@ def test_unknown_and_ambiguous_names() -> None:
 @pytest.mark.parametrize("second", ["conv.o", "CONV.o"])
 def test_clash_names_both_producers(second: str) -> None:
     first = Artifact("llvm", "native", "conv.o", b"1", producer="layer1/Conv")
-    other = Artifact("llvm", "native", second, b"2", producer="layer2/Conv")
+    clashing_artifact = Artifact("llvm", "native", second, b"2", producer="layer2/Conv")
     with pytest.raises(UserError, match="'layer1/Conv'.*'layer2/Conv'") as caught:
-        ArtifactSet((first, other))
+        ArtifactSet((first, clashing_artifact))
     assert caught.value.code == "name-clash"
     assert "llvm" in caught.value.where
     ArtifactSet((first, Artifact("c", "native", second, b"2")))
@@ -267,10 +270,10 @@ def test_every_truncation_and_every_flipped_byte_is_refused() -> None:
         with pytest.raises(UserError) as caught:
             ArtifactSet.from_bytes(data[:size])
         assert caught.value.code == "bad-container"
-    for at in range(len(data)):
+    for position in range(len(data)):
         damaged = bytearray(data)
-        damaged[at] ^= 0x40
-        if at in (10, 11):  # a later minor version: it may say more, and is read
+        damaged[position] ^= 0x40
+        if position in (10, 11):  # a later minor version: it may say more, and is read
             assert ArtifactSet.from_bytes(bytes(damaged)) == small_set()
             continue
         with pytest.raises(UserError) as caught:

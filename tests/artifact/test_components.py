@@ -92,39 +92,45 @@ def contents(path: Path) -> Contents:
     return contents_of(open_subject(path))
 
 
-def hows(found: tuple[Component, ...]) -> dict[str, str]:
-    return {c.name: c.how for c in found}
+def hows(components: tuple[Component, ...]) -> dict[str, str]:
+    return {c.name: c.how for c in components}
 
 
 def crt_functions() -> dict[str, set[str]]:
     """The functions that each file of the runtime defines."""
-    found = {}
+    functions = {}
     for path in CRT.glob("*.c"):
         text = path.read_text()
-        found[path.name] = set(re.findall(r"^[A-Za-z][\w \*]*?\b(\w+)\([^;]*?\)\s*\{", text, re.M))
-    return found
+        functions[path.name] = set(
+            re.findall(r"^[A-Za-z][\w \*]*?\b(\w+)\([^;]*?\)\s*\{", text, re.M)
+        )
+    return functions
 
 
-def check_file(path: Path, found: tuple[Component, ...], static: bool) -> None:
+def check_file(path: Path, components: tuple[Component, ...], static: bool) -> None:
     """Hold a list against the bytes of the file."""
     data, binary = path.read_bytes(), None if path.suffix == ".a" else read_binary(path)
     if not static:
         assert binary is not None
-        listed = {f for c in found if c.how == "linked" for f in c.files}
+        listed = {f for c in components if c.how == "linked" for f in c.files}
         assert listed == set(binary.needed())
-    opened = {f for c in found if c.how == "opened" for f in c.files}
+    opened = {f for c in components if c.how == "opened" for f in c.files}
     for _, file, _ in DRIVERS.values():
         assert (file.encode() in data) == (file in opened)
-    (runtime,) = [c for c in found if c.name == "tensorkiln-runtime"]
+    (runtime,) = [c for c in components if c.name == "tensorkiln-runtime"]
     kinds = [k for k in ALL_KINDS if f"crt/{k}" in runtime.files]
     symbols = set(re.findall(rb"[A-Za-z_]\w{5,}", data))
     listed_files = {p.name for p in crt_sources(devices=kinds)}
     functions = crt_functions()
-    taken = set[str]()
+    linked_functions = set[str]()
     for name in listed_files:
-        taken |= functions[name]
-    for name, own in functions.items():
-        apart = {f.encode() for f in own - taken} if name not in listed_files else set()
+        linked_functions |= functions[name]
+    for name, own_functions in functions.items():
+        apart = (
+            {f.encode() for f in own_functions - linked_functions}
+            if name not in listed_files
+            else set()
+        )
         assert not any(f in symbols for f in apart if f.startswith(b"kiln_")), name
     parts = {"crt": "dispatch.c", "crt/device": "device.c"} | {
         f"crt/{k}": f"{k}.c" for k in ALL_KINDS
@@ -136,12 +142,16 @@ def check_file(path: Path, found: tuple[Component, ...], static: bool) -> None:
 @pytest.mark.parametrize("form", [".so", ".o", ".a"])
 @pytest.mark.parametrize("name", CASES)
 def test_libraries(name: str, form: str, tmp_path: Path) -> None:
-    make, more = CASES[name]
+    make, further_components = CASES[name]
     path = make(tmp_path).export_library(tmp_path / f"net{form}")
-    found = contents(path).components
-    assert hows(found) == {"tensorkiln-runtime": "embedded", "glibc": "linked", **more}
-    check_file(path, found, form != ".so")
-    (glibc,) = [c for c in found if c.name == "glibc"]
+    components = contents(path).components
+    assert hows(components) == {
+        "tensorkiln-runtime": "embedded",
+        "glibc": "linked",
+        **further_components,
+    }
+    check_file(path, components, form != ".so")
+    (glibc,) = [c for c in components if c.name == "glibc"]
     if name == "libm" and form == ".so":
         assert "libm.so.6" in glibc.files
     assert (
@@ -154,10 +164,10 @@ def test_libraries(name: str, form: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_artifacts_that_nobody_linked(name: str, tmp_path: Path) -> None:
-    make, more = CASES[name]
+    make, further_components = CASES[name]
     exe = make(tmp_path)
-    wanted = {"tensorkiln-runtime": "embedded", "glibc": "linked", **more}
-    assert hows(exe.components()) == wanted
+    expected = {"tensorkiln-runtime": "embedded", "glibc": "linked", **further_components}
+    assert hows(exe.components()) == expected
     exe.artifacts.save(tmp_path / "set")
     (tmp_path / "set.kilnset").write_bytes(exe.artifacts.to_bytes())
     for path in (
@@ -165,7 +175,7 @@ def test_artifacts_that_nobody_linked(name: str, tmp_path: Path) -> None:
         tmp_path / "set.kilnset",
         exe.export_library(tmp_path / "set.tar"),
     ):
-        assert hows(contents(path).components) == wanted
+        assert hows(contents(path).components) == expected
         assert contents(path).model == contents(exe.export_library(tmp_path / "n.so")).model
 
 
@@ -181,18 +191,18 @@ def test_archives(tmp_path: Path) -> None:
     (source / "own.c").write_text("int own;\n")
     exe = tk.compile(relu(), externals=[MINE])
     path = exe.export_model_library_format(tmp_path / "m.tar", bundle={"own-c": source})
-    found = contents(path).components
-    assert hows(found)["own-c"] == "embedded" and hows(found)["tool"] == "build"
+    components = contents(path).components
+    assert hows(components)["own-c"] == "embedded" and hows(components)["tool"] == "build"
     with tarfile.open(path) as tar:
         names = tar.getnames()
         metadata = json.load(tar.extractfile("metadata.json"))  # type: ignore[arg-type]
-    for c in found:
+    for c in components:
         if c.how == "embedded":
             for folder in c.files:
                 assert any(n.startswith(folder.rstrip("/")) for n in names), folder
     # One list: the licenses in the archive are those of the components that have files there.
     assert [(row["spdx"], row["component"]) for row in metadata["licenses"]] == [
-        (c.license, c.name) for c in found if c.how == "embedded"
+        (c.license, c.name) for c in components if c.how == "embedded"
     ]
     plain = exe.export_model_library_format(tmp_path / "p.tar")
     assert hows(contents(plain).components)["own-c"] == "linked"
@@ -202,17 +212,17 @@ def test_archives(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
 def test_what_a_compiler_adds(tmp_path: Path) -> None:
     path = tk.compile(linear()).export_library(tmp_path / "net.so", fcompile="gcc")
-    found = contents(path).components
-    assert hows(found).get("gcc-start-files") == "embedded"
-    assert "GCC-exception-3.1" in next(c.license for c in found if c.name == "gcc-start-files")
-    check_file(path, found, False)
+    components = contents(path).components
+    assert hows(components).get("gcc-start-files") == "embedded"
+    assert "GCC-exception-3.1" in next(c.license for c in components if c.name == "gcc-start-files")
+    check_file(path, components, False)
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.so")), ids=lambda p: p.name)
 def test_libraries_of_earlier_versions(path: Path) -> None:
-    found = contents(path)
-    assert hows(found.components)["tensorkiln-runtime"] == "embedded"
-    check_spdx(found.spdx())
+    description = contents(path)
+    assert hows(description.components)["tensorkiln-runtime"] == "embedded"
+    check_spdx(description.spdx())
 
 
 def test_nothing_says_it(tmp_path: Path) -> None:
@@ -260,10 +270,10 @@ def check_spdx(document: dict[str, Any]) -> None:
     assert document["spdxVersion"] == "SPDX-2.3" and document["dataLicense"] == "CC0-1.0"
     assert document["SPDXID"] == "SPDXRef-DOCUMENT" and document["name"]
     assert re.fullmatch(r"[a-z][a-z0-9+.-]*:[^\s#]+", document["documentNamespace"])
-    made = document["creationInfo"]
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", made["created"])
-    assert made["creators"] and all(
-        re.fullmatch(r"(Tool|Person|Organization): .+", c) for c in made["creators"]
+    creation_info = document["creationInfo"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", creation_info["created"])
+    assert creation_info["creators"] and all(
+        re.fullmatch(r"(Tool|Person|Organization): .+", c) for c in creation_info["creators"]
     )
     ids = ["SPDXRef-DOCUMENT"]
     texts = {row["licenseId"] for row in document.get("hasExtractedLicensingInfos", ())}
@@ -321,8 +331,8 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
         tmp_path / "net.so"
     )
     assert main(["inspect", str(path)]) == 0
-    shown = capsys.readouterr().out
-    assert "linked" in shown and HALVE.license in shown and "options     externals" in shown
+    output = capsys.readouterr().out
+    assert "linked" in output and HALVE.license in output and "options     externals" in output
     assert main(["inspect", str(path), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["components"]
     assert [r["name"] for r in rows] == ["tensorkiln-runtime", "glibc", "halve"]

@@ -35,8 +35,8 @@ EXAMPLE = ArtifactSet(
 def hexdump(data: bytes) -> str:
     """Sixteen bytes a line, with what is text; lines of zeros are left out."""
     lines, left_out = [], False
-    for at in range(0, len(data), 16):
-        row = data[at : at + 16]
+    for offset in range(0, len(data), 16):
+        row = data[offset : offset + 16]
         if not any(row):
             left_out = True
             continue
@@ -45,18 +45,18 @@ def hexdump(data: bytes) -> str:
         left_out = False
         words = " ".join(f"{b:02x}" for b in row)
         text = "".join(chr(b) if 32 <= b < 127 else "." for b in row)
-        lines.append(f"{at:04x}  {words[:23]}  {words[24:]}  {text}".rstrip())
+        lines.append(f"{offset:04x}  {words[:23]}  {words[24:]}  {text}".rstrip())
     return "".join(f"    {line}\n" for line in [*lines, f"{len(data):04x}"])
 
 
 def test_the_page_shows_the_bytes(request: pytest.FixtureRequest) -> None:
     page = PAGE.read_text()
     pattern = re.compile(r"(<!-- hexdump: .*? -->\n\n)(?:    .*\n)*")
-    wanted = pattern.sub(lambda m: m[1] + hexdump(EXAMPLE.to_bytes()), page)
+    page_with_bytes = pattern.sub(lambda m: m[1] + hexdump(EXAMPLE.to_bytes()), page)
     if request.config.getoption("--bless"):
-        PAGE.write_text(wanted)
+        PAGE.write_text(page_with_bytes)
         return
-    assert page == wanted, "run pytest --bless"
+    assert page == page_with_bytes, "run pytest --bless"
 
 
 def test_the_reader_on_the_page_reads_it(tmp_path: Path) -> None:
@@ -194,10 +194,10 @@ def test_hostile_containers(data: bytes, says: str | None, c_reader: CReader) ->
 
 def test_c_knows_sha256(c_reader: CReader) -> None:
     """Lengths around the block size: a container whose hash is right is read."""
-    one = ArtifactSet((Artifact("c", "x", "f", b"", ""),))
+    artifact_set = ArtifactSet((Artifact("c", "x", "f", b"", ""),))
     sizes = (*range(0, 70), 127, 128, 1000)
-    made = [one.replace("f", b"z" * size).to_bytes() for size in sizes]
-    for data, in_c in zip(made, c_reader.read(made), strict=True):
+    containers = [artifact_set.replace("f", b"z" * size).to_bytes() for size in sizes]
+    for data, in_c in zip(containers, c_reader.read(containers), strict=True):
         assert hashlib.sha256(data[56:]).digest() == data[24:56]
         assert in_c is not None
         assert in_c == python_summary(data)

@@ -121,28 +121,28 @@ def test_what_is_compared_at_load(tmp_path: Path, described: list[bytes], today:
     library = described[0] if today else (HERE / "library-1.so").read_bytes()
     parsed = json.loads(damage_metadata.metadata_of(library))
     main = next(f for f in parsed["functions"] if f["name"] == "main")
-    more = [{**main["inputs"][0], "name": f"more{i}"} for i in range(300)]
+    extra_inputs = [{**main["inputs"][0], "name": f"more{i}"} for i in range(300)]
     changes = {
         "a name": {"name": "mein"},
         "an output too many": {"outputs": [*main["outputs"], {**main["outputs"][0], "name": "z"}]},
-        "300 inputs too many": {"inputs": [*main["inputs"], *more]},
+        "300 inputs too many": {"inputs": [*main["inputs"], *extra_inputs]},
         "a kind": {"kind": "kernel"},
     }
     if today:  # earlier ones do not tell; their calls compare these
         changes |= {
-            "an input too many": {"inputs": [*main["inputs"], more[0]]},
+            "an input too many": {"inputs": [*main["inputs"], extra_inputs[0]]},
             "no output": {"outputs": []},
             "another kind": {"kind": "tensor"},
             "a name of an input": {"inputs": [{**main["inputs"][0], "name": "y"}]},
         }
-    for what, change in changes.items():
+    for change_name, change in changes.items():
         functions = [{**f, **change} if f is main else f for f in parsed["functions"]]
         text = json.dumps({**parsed, "functions": functions}).encode()
-        path = tmp_path / f"{what}.so"
+        path = tmp_path / f"{change_name}.so"
         path.write_bytes(damage_metadata.with_metadata(library, text))
         with pytest.raises(UserError, match="its metadata is damaged") as caught:
             tk.load(path)
-        assert caught.value.code == "not-a-library", what
+        assert caught.value.code == "not-a-library", change_name
 
 
 @pytest.mark.fuzz_artifacts
@@ -162,40 +162,41 @@ def containers(c_reader: CReader, count: int, start: int) -> int:
     rng, accepted = random.Random(start), 0
     for first in range(0, count, BATCH):
         batch = [damaged_container(rng, SEEDS) for _ in range(min(BATCH, count - first))]
-        here = []
+        summaries = []
         for data in batch:
             with Watch(len(data)):
-                here.append(outcome(lambda data=data: python_summary(data), *CONTAINER))  # type: ignore[misc]
+                summaries.append(outcome(lambda data=data: python_summary(data), *CONTAINER))  # type: ignore[misc]
             with Watch(len(data)):
-                made = outcome(lambda data=data: ArtifactSet.from_bytes(data), *CONTAINER)  # type: ignore[misc]
-            if made is not None:
+                artifacts = outcome(lambda data=data: ArtifactSet.from_bytes(data), *CONTAINER)  # type: ignore[misc]
+            if artifacts is not None:
                 accepted += 1
-                assert here[-1] is not None
-                assert ArtifactSet.from_bytes(made.to_bytes()) == made
-        for data, ours, theirs in zip(batch, here, c_reader.read(batch), strict=True):
-            assert ours == theirs, data.hex()
+                assert summaries[-1] is not None
+                assert ArtifactSet.from_bytes(artifacts.to_bytes()) == artifacts
+        for data, python_side, c_side in zip(batch, summaries, c_reader.read(batch), strict=True):
+            assert python_side == c_side, data.hex()
     return accepted
 
 
 def folders(tmp_path: Path, count: int, start: int) -> int:
     """It is refused, or what is read is what the files hold."""
-    rng, accepted, kept = random.Random(start), 0, []
+    rng, accepted, saved_folders = random.Random(start), 0, []
     for i, artifacts in enumerate(SETS):
         artifacts.save(tmp_path / f"saved{i}")
-        kept.append(DamagedFolder(tmp_path / f"saved{i}", tmp_path / f"damaged{i}"))
+        saved_folders.append(DamagedFolder(tmp_path / f"saved{i}", tmp_path / f"damaged{i}"))
     for _ in range(count):
-        broken = rng.choice(kept)
+        broken = rng.choice(saved_folders)
         broken.damage(rng)
         size = 1 << 16
         with Watch(size):
-            made = outcome(lambda: ArtifactSet.load(broken.folder), *FOLDER)  # noqa: B023
-        if made is not None:
+            artifact_set = outcome(lambda: ArtifactSet.load(broken.folder), *FOLDER)  # noqa: B023
+        if artifact_set is not None:
             accepted += 1
-            found = [
-                [a.loader, a.codegen_id, a.target_key, a.file_name, a.sha256] for a in made.plain
+            rows = [
+                [a.loader, a.codegen_id, a.target_key, a.file_name, a.sha256]
+                for a in artifact_set.plain
             ]
-            assert found == folder_contents(broken.folder)
-            outcome(lambda: LinkPlan.of(made), "bad-artifact")  # noqa: B023
+            assert rows == folder_contents(broken.folder)
+            outcome(lambda: LinkPlan.of(artifact_set), "bad-artifact")  # noqa: B023
         broken.mend()
     return accepted
 
@@ -218,8 +219,8 @@ def libraries(tmp_path: Path, c_reader: CReader, count: int, start: int) -> int:
         assert file.metadata == json.loads((section(data, b".kiln.meta") or b"").rstrip(b"\0"))
         with Watch(len(data)):
             outcome(lambda: functions_of(file), *LIBRARY)  # noqa: B023
-            made = outcome(lambda: file.artifacts(), *LIBRARY)  # noqa: B023
-        if made is None:
+            artifacts = outcome(lambda: file.artifacts(), *LIBRARY)  # noqa: B023
+        if artifacts is None:
             continue
         accepted += 1
         carried = section(data, b".kiln.artifacts")
@@ -227,8 +228,8 @@ def libraries(tmp_path: Path, c_reader: CReader, count: int, start: int) -> int:
         if carried is not None:
             inner = carried[64 : 64 + int.from_bytes(carried[:8], "little")]
             batch.append((python_summary(inner), inner))
-    for (ours, _), theirs in zip(batch, c_reader.read([b for _, b in batch]), strict=True):
-        assert ours == theirs is not None
+    for (python_side, _), c_side in zip(batch, c_reader.read([b for _, b in batch]), strict=True):
+        assert python_side == c_side is not None
     return accepted
 
 
@@ -270,9 +271,9 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("what", BOMBS)
-def test_much_in_little_containers(what: str, c_reader: CReader) -> None:
-    data = BOMBS[what]()
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_much_in_little_containers(bomb: str, c_reader: CReader) -> None:
+    data = BOMBS[bomb]()
     with Watch(len(data)), pytest.raises(UserError, match="at most|more than") as caught:
         ArtifactSet.from_bytes(data)
     assert caught.value.code == "bad-container"
@@ -328,11 +329,11 @@ def test_names_over_one_another(tmp_path: Path) -> None:
     (table,) = struct.unpack_from("<Q", data, 40)
     (sections,) = struct.unpack_from("<H", data, 60)
     for i in range(sections):
-        at = table + 64 * i
-        (kind,) = struct.unpack_from("<I", data, at + 4)
+        section_header = table + 64 * i
+        (kind,) = struct.unpack_from("<I", data, section_header + 4)
         if kind in (2, 11):  # both symbol tables, and their strings behind them
-            (link,) = struct.unpack_from("<I", data, at + 40)
-            struct.pack_into("<QQ", data, at + 24, len(data), len(symbols))
+            (link,) = struct.unpack_from("<I", data, section_header + 40)
+            struct.pack_into("<QQ", data, section_header + 24, len(data), len(symbols))
             struct.pack_into("<QQ", data, table + 64 * link + 24, len(data) + len(symbols), 4001)
     path = tmp_path / "names.so"
     path.write_bytes(data + symbols + names)

@@ -48,7 +48,7 @@ ROOMS = (PAGE, 4 * PAGE, 12 * PAGE, 40 * PAGE)  # some parts fit, and others do 
 
 
 @pytest.fixture(scope="module")
-def made() -> tk.Executable:
+def small_executable() -> tk.Executable:
     w = rand(128, 384)  # more than any of the rooms
     return tk.compile(graph(lambda g, x: g.matmul(x, w), x=(1, 128)), tk.Target("native"))
 
@@ -57,7 +57,7 @@ def made() -> tk.Executable:
 @pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("output", WRITERS)
 def test_a_disk_that_is_full(
-    made: tk.Executable, tmp_path: Path, output: str, room: int, everything: bool
+    small_executable: tk.Executable, tmp_path: Path, output: str, room: int, everything: bool
 ) -> None:
     def write() -> int:
         if everything:
@@ -65,13 +65,13 @@ def test_a_disk_that_is_full(
             Path(tempfile.tempdir).mkdir(mode=0o700)
         before = sorted(tmp_path.rglob("*"))
         try:
-            WRITERS[output](made, tmp_path / output)
+            WRITERS[output](small_executable, tmp_path / output)
             return 1
         except UserError as error:
             assert "the disk is full" in str(error), error
         assert sorted(tmp_path.rglob("*")) == before
         grow(tmp_path, ENOUGH)
-        WRITERS[output](made, tmp_path / output)
+        WRITERS[output](small_executable, tmp_path / output)
         if output == "net.so":
             library = tk.runtime.load_module(tmp_path / output)
             library.create_executor()["main"](np.ones((1, 128), np.float32))
@@ -87,10 +87,10 @@ def test_a_disk_that_is_full(
     with tempfile.TemporaryDirectory() as beside:
         said_by = Path(beside) / "said"
         status = on_small_disk(tmp_path, room, work)
-        said = said_by.read_text() if said_by.exists() else ""
+        report = said_by.read_text() if said_by.exists() else ""
     if status == REFUSED:
         pytest.skip("no user namespaces here: no disk of its own was tried")
-    assert status == 0, said or "it was written, and there was no room"
+    assert status == 0, report or "it was written, and there was no room"
 
 
 def test_a_cache_on_a_full_disk(tmp_path: Path) -> None:
@@ -99,14 +99,14 @@ def test_a_cache_on_a_full_disk(tmp_path: Path) -> None:
     disk.mkdir()
 
     def work() -> int:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", COMPILES, str(tmp_path / "net.so")],
             env={**os.environ, "KILN_CACHE_DIR": str(disk / "cache"), "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
         )
-        (tmp_path / "said").write_text(done.stderr)
-        return done.returncode
+        (tmp_path / "said").write_text(process.stderr)
+        return process.returncode
 
     status = on_small_disk(disk, 16 * PAGE, work)
     if status == REFUSED:

@@ -52,19 +52,19 @@ def size_of(gib: float) -> int:
 
 def rows_of(layer: int, size: int) -> Iterator[np.ndarray]:
     """The rows of a layer's weights, block by block: never all at once."""
-    made = np.random.default_rng(layer).standard_normal((BLOCK, size), np.float32)
-    made *= np.float32(size**-0.5)
+    weights = np.random.default_rng(layer).standard_normal((BLOCK, size), np.float32)
+    weights *= np.float32(size**-0.5)
     for first in range(0, size, BLOCK):
-        yield np.roll(made, first // BLOCK * 7, axis=1)
+        yield np.roll(weights, first // BLOCK * 7, axis=1)
 
 
 def wanted(x: np.ndarray) -> np.ndarray:
     value = x.astype(np.float64)
     for layer in range(LAYERS):
-        made = np.zeros(value.shape)
+        total = np.zeros(value.shape)
         for i, rows in enumerate(rows_of(layer, value.size)):
-            made += value[:, i * BLOCK : (i + 1) * BLOCK] @ rows.astype(np.float64)
-        value = np.tanh(made)
+            total += value[:, i * BLOCK : (i + 1) * BLOCK] @ rows.astype(np.float64)
+        value = np.tanh(total)
     return value
 
 
@@ -85,9 +85,9 @@ def graph_without_weights(size: int) -> bytes:
 
 
 def weight(layer: int, size: int) -> TensorProto:
-    made = TensorProto(name=f"w{layer}", data_type=TensorProto.FLOAT)
-    made.dims.extend([size, size])
-    return made
+    tensor = TensorProto(name=f"w{layer}", data_type=TensorProto.FLOAT)
+    tensor.dims.extend([size, size])
+    return tensor
 
 
 def varint(value: int) -> bytes:
@@ -106,15 +106,15 @@ def write_beside(folder: Path, size: int) -> None:
     nbytes = 4 * size * size
     with (folder / "weights.data").open("wb") as stream:
         for layer in range(LAYERS):
-            made = weight(layer, size)
-            made.data_location = TensorProto.EXTERNAL
+            tensor = weight(layer, size)
+            tensor.data_location = TensorProto.EXTERNAL
             for key, value in (
                 ("location", "weights.data"),
                 ("offset", str(layer * nbytes)),
                 ("length", str(nbytes)),
             ):
-                made.external_data.add(key=key, value=value)
-            text = made.SerializeToString()
+                tensor.external_data.add(key=key, value=value)
+            text = tensor.SerializeToString()
             graph += field(5, len(text)) + text
             for rows in rows_of(layer, size):
                 stream.write(rows.data)
@@ -168,11 +168,11 @@ def test_weights_are_never_in_memory(
         (tmp_path / name).unlink(missing_ok=True)
     x = np.random.default_rng(0).standard_normal((1, size), np.float32)
     np.save(tmp_path / "x.npy", x)
-    held = python(RUN, tmp_path / "net.so", tmp_path / "x.npy", tmp_path / "y.npy")
-    assert held < MOST_RUN, f"{held} bytes of memory beside {weights} of mapped weights"
-    found = np.load(tmp_path / "y.npy")
-    assert np.allclose(found, wanted(x), rtol=1e-4, atol=1e-4)
-    print(json.dumps({"weights": weights, "export_peak": peak, "run": held}))
+    held_bytes = python(RUN, tmp_path / "net.so", tmp_path / "x.npy", tmp_path / "y.npy")
+    assert held_bytes < MOST_RUN, f"{held_bytes} bytes of memory beside {weights} of mapped weights"
+    y = np.load(tmp_path / "y.npy")
+    assert np.allclose(y, wanted(x), rtol=1e-4, atol=1e-4)
+    print(json.dumps({"weights": weights, "export_peak": peak, "run": held_bytes}))
     for file in (library, beside):
         file.unlink(missing_ok=True)
 

@@ -43,8 +43,8 @@ def run(lib: object, x: np.ndarray = X) -> np.ndarray:
     return np.asarray(main(x).numpy())
 
 
-def close(found: np.ndarray) -> bool:
-    return bool(np.allclose(found, WANTED, rtol=1e-5))
+def close(y: np.ndarray) -> bool:
+    return bool(np.allclose(y, WANTED, rtol=1e-5))
 
 
 @pytest.fixture(autouse=True)
@@ -96,13 +96,13 @@ class StreamModule:
 
 
 def test_a_loader_in_python_runs_before_and_after_export(tmp_path: Path) -> None:
-    made: list[StreamModule] = []
+    modules: list[StreamModule] = []
 
     @tk.runtime.register_loader("stream")
     def load_stream(artifacts: Any, devices: Any) -> StreamModule:
         assert devices == (tk.cpu(),)
-        made.append(StreamModule(artifacts))
-        return made[-1]
+        modules.append(StreamModule(artifacts))
+        return modules[-1]
 
     exe = tk.compile(from_source(MODULE), externals=[STREAMER])
     lib = exe.jit()
@@ -112,9 +112,9 @@ def test_a_loader_in_python_runs_before_and_after_export(tmp_path: Path) -> None
     assert loaded_lib.type_key == "library"
     assert loaded_lib.imported_modules[0].type_key == "stream"
     assert close(run(loaded_lib))
-    assert [m.calls for m in made] == [1, 1]
+    assert [m.calls for m in modules] == [1, 1]
     # The same function without the graph around it.
-    (name,) = made[1].streams
+    (name,) = modules[1].streams
     out = tk.nd.empty((3, 4), "float32")
     loaded_lib.imports[0][name](tk.nd.array(X), out)
     assert np.array_equal(out.numpy(), 2 * X)
@@ -326,10 +326,10 @@ def test_a_stream_can_be_taken_out_changed_and_put_back(tmp_path: Path) -> None:
     artifacts = tk.ArtifactSet.load(tmp_path / "set")
     changed = stream.read_bytes()[:4] + np.float32(3).tobytes()
     edited = artifacts.replace("program.bin", changed)
-    wanted = np.exp(3 * np.tanh(X.astype(np.float64)))
-    assert np.allclose(run(tk.load_artifacts(edited)), wanted, rtol=1e-5)
+    expected = np.exp(3 * np.tanh(X.astype(np.float64)))
+    assert np.allclose(run(tk.load_artifacts(edited)), expected, rtol=1e-5)
     tk.export_library(edited, tmp_path / "edited.so")
-    assert np.allclose(run(tk.runtime.load_module(tmp_path / "edited.so")), wanted, rtol=1e-5)
+    assert np.allclose(run(tk.runtime.load_module(tmp_path / "edited.so")), expected, rtol=1e-5)
 
 
 def test_artifacts_without_native_code_serve_a_library(tmp_path: Path) -> None:
@@ -339,12 +339,14 @@ def test_artifacts_without_native_code_serve_a_library(tmp_path: Path) -> None:
     lib = tk.runtime.load_module(exe.export_library(tmp_path / "net.so"))
     assert close(run(lib))
     (stream,) = [a for a in exe.artifacts if a.loader == "stream"]
-    other = tk.ArtifactSet((tk.Artifact("streamer", "stream", stream.file_name, b"mul 3.0"),))
-    assert tk.load_artifacts(other, library=lib) is lib
+    other_stream = tk.ArtifactSet(
+        (tk.Artifact("streamer", "stream", stream.file_name, b"mul 3.0"),)
+    )
+    assert tk.load_artifacts(other_stream, library=lib) is lib
     assert np.allclose(run(lib), np.exp(3 * np.tanh(X.astype(np.float64))), rtol=1e-5)
     assert [m.type_key for m in lib.imports] == ["stream"]
     assert lib.imports[0].root() is lib
-    for artifacts, library in ((other, None), (exe.artifacts, lib)):
+    for artifacts, library in ((other_stream, None), (exe.artifacts, lib)):
         with pytest.raises(UserError) as caught:
             tk.load_artifacts(artifacts, library=library)
         assert caught.value.code == "no-library"

@@ -63,42 +63,42 @@ def test_library_linked_by_hand_has_less() -> None:
     plain: dict[str, Any] = METADATA.to_json()
     for key in ("compiler", "target", "kernels", "artifacts"):
         plain = without(plain, key)
-    found = Metadata.from_json(plain)
-    assert found.functions == METADATA.functions
-    assert (found.compiler_version, found.kernels, found.artifacts) == ("", (), ())
+    metadata = Metadata.from_json(plain)
+    assert metadata.functions == METADATA.functions
+    assert (metadata.compiler_version, metadata.kernels, metadata.artifacts) == ("", (), ())
 
 
 def test_pools_of_a_function() -> None:
-    (f, *rest) = METADATA.functions
+    (f, *other_functions) = METADATA.functions
     pools = (PoolInfo("dtcm", 4096, 8), PoolInfo("sram", "n * 4", 32))
-    pooled = replace(METADATA, functions=(replace(f, pools=pools), *rest))
+    pooled = replace(METADATA, functions=(replace(f, pools=pools), *other_functions))
     assert Metadata.from_bytes(pooled.to_bytes()) == pooled
     assert b'"pools"' in pooled.to_bytes() and b'"pools"' not in METADATA.to_bytes()
 
 
 def test_kept_outputs_of_a_function() -> None:
-    (f, *rest) = METADATA.functions
-    kept = (KeptInfo(0, "k_conv", ("n1_relu", "n2_reshape")),)
-    found = replace(METADATA, functions=(replace(f, kept=kept), *rest))
-    assert Metadata.from_bytes(found.to_bytes()) == found
-    assert found.to_json()["format"] == 3 and METADATA.to_json()["format"] == 2
-    assert b'"kept"' in found.to_bytes() and b'"kept"' not in METADATA.to_bytes()
+    (f, *other_functions) = METADATA.functions
+    kept_outputs = (KeptInfo(0, "k_conv", ("n1_relu", "n2_reshape")),)
+    metadata = replace(METADATA, functions=(replace(f, kept=kept_outputs), *other_functions))
+    assert Metadata.from_bytes(metadata.to_bytes()) == metadata
+    assert metadata.to_json()["format"] == 3 and METADATA.to_json()["format"] == 2
+    assert b'"kept"' in metadata.to_bytes() and b'"kept"' not in METADATA.to_bytes()
 
 
 def test_devices_of_a_library() -> None:
-    (f, *rest) = METADATA.functions
+    (f, *other_functions) = METADATA.functions
     x = replace(f.inputs[0], device=1)
     devices = (DeviceInfo("host", "cpu", 0), DeviceInfo("gpu", "opencl", 1))
-    functions = (replace(f, inputs=(x, *f.inputs[1:])), *rest)
-    found = replace(METADATA, functions=functions, devices=devices)
-    assert Metadata.from_bytes(found.to_bytes()) == found
-    assert read_devices(found.to_json(), "it") == devices
+    functions = (replace(f, inputs=(x, *f.inputs[1:])), *other_functions)
+    metadata = replace(METADATA, functions=functions, devices=devices)
+    assert Metadata.from_bytes(metadata.to_bytes()) == metadata
+    assert read_devices(metadata.to_json(), "it") == devices
     assert read_devices(METADATA.to_json(), "it") == ()
-    assert b'"device' in found.to_bytes() and b'"device' not in METADATA.to_bytes()
+    assert b'"device' in metadata.to_bytes() and b'"device' not in METADATA.to_bytes()
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "where"),
+    ("path", "value", "location"),
     [
         (["format"], 6, "metadata"),
         (["format"], 0, "metadata"),
@@ -152,16 +152,16 @@ def test_devices_of_a_library() -> None:
         (["compiler"], "x", "metadata.compiler"),
     ],
 )
-def test_malformed(path: list[Any], value: Any, where: str) -> None:
+def test_malformed(path: list[Any], value: Any, location: str) -> None:
     data: Any = json.loads(METADATA.to_bytes())
-    at = data
+    parent = data
     for key in path[:-1]:
-        at = at[key]
-    at[path[-1]] = value
+        parent = parent[key]
+    parent[path[-1]] = value
     with pytest.raises(UserError) as caught:
         Metadata.from_json(data)
     assert caught.value.code == "bad-metadata"
-    assert caught.value.where == where
+    assert caught.value.where == location
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
@@ -278,6 +278,6 @@ def test_other_files(tmp_path: Path, content: bytes, says: str) -> None:
 def test_library_of_somebody_else() -> None:
     import numpy
 
-    other = next(Path(numpy.__file__).parent.rglob("*.so"))
+    foreign_library = next(Path(numpy.__file__).parent.rglob("*.so"))
     with pytest.raises(UserError, match="not a library made by kiln"):
-        inspect_library(other)
+        inspect_library(foreign_library)

@@ -157,9 +157,9 @@ def test_many_makers_and_loaders_in_one_library(
     changed = program.read_bytes()[:4] + np.float32(2.5).tobytes()
     artifacts = tk.ArtifactSet.load(tmp_path / "set").replace("streams/npu0/program.bin", changed)
     tk.export_library(artifacts, tmp_path / "edited.so")
-    found = run(tk.runtime.load_module(tmp_path / "edited.so"), x)
-    assert np.allclose(found, wanted(x, 2.5), rtol=1e-5)
-    assert not np.allclose(found, before, rtol=1e-3)
+    y = run(tk.runtime.load_module(tmp_path / "edited.so"), x)
+    assert np.allclose(y, wanted(x, 2.5), rtol=1e-5)
+    assert not np.allclose(y, before, rtol=1e-3)
 
 
 def test_one_file_is_edited_and_the_set_linked_again(tmp_path: Path) -> None:
@@ -202,13 +202,13 @@ def test_one_file_is_edited_and_the_set_linked_again(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def streaming(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library with a loader in Python and one in C."""
-    made = tk.compile(chain(EVERY_OP[:4]), externals=[STREAMER, adding("npu0", 3.0)])
-    return Path(made.export_library(tmp_path_factory.mktemp("streaming") / "net.so"))
+    executable = tk.compile(chain(EVERY_OP[:4]), externals=[STREAMER, adding("npu0", 3.0)])
+    return Path(executable.export_library(tmp_path_factory.mktemp("streaming") / "net.so"))
 
 
 def streamed(lib: tk.runtime.Module) -> None:
-    found = run(lib, X)
-    assert np.allclose(found, np.exp(2 * np.tanh(X) + 3), rtol=1e-5)
+    y = run(lib, X)
+    assert np.allclose(y, np.exp(2 * np.tanh(X) + 3), rtol=1e-5)
 
 
 def resident() -> int:
@@ -218,18 +218,18 @@ def resident() -> int:
 def load_run_and_close(library: str) -> None:
     """A thousand times; prints the bytes that the process took in the last 700."""
     tk.runtime.register_loader("stream", lambda artifacts, devices: StreamModule(artifacts))
-    kept = len(python_modules._modules), len(python_modules._in_use)
-    at = []
+    module_counts = len(python_modules._modules), len(python_modules._in_use)
+    resident_sizes = []
     for cycle in range(1000):
         lib = tk.runtime.load_module(library)
         streamed(lib)
         lib.close()
         if cycle in (299, 999):
             gc.collect()
-            at.append(resident())
-    assert (len(python_modules._modules), len(python_modules._in_use)) == kept
+            resident_sizes.append(resident())
+    assert (len(python_modules._modules), len(python_modules._in_use)) == module_counts
     assert library not in Path("/proc/self/maps").read_text()
-    print(at[1] - at[0])
+    print(resident_sizes[1] - resident_sizes[0])
 
 
 @on_linux
@@ -237,8 +237,8 @@ def test_a_thousand_libraries_leave_nothing(streaming: Path) -> None:
     """In a process of their own: what other tests left to collect comes and goes with megabytes."""
     script = "import sys, tests.artifact.test_promises as t; t.load_run_and_close(sys.argv[1])"
     command = [sys.executable, "-c", script, str(streaming)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 256 << 10, f"{done.stdout} bytes in 700 cycles"
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(process.stdout) < 256 << 10, f"{process.stdout} bytes in 700 cycles"
 
 
 def test_eight_threads_load_call_and_close(streaming: Path, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_eight_threads_load_call_and_close(streaming: Path, tmp_path: Path) -> N
 def test_a_file_that_is_loaded_twice_keeps_its_modules(streaming: Path) -> None:
     """The system has it once: closing either must not take the modules of the other."""
     tk.runtime.register_loader("stream", lambda artifacts, devices: StreamModule(artifacts))
-    kept = len(python_modules._modules)
+    module_count = len(python_modules._modules)
     first, second = (tk.runtime.load_module(streaming) for _ in range(2))
     second.close()
     streamed(first)
@@ -283,7 +283,7 @@ def test_a_file_that_is_loaded_twice_keeps_its_modules(streaming: Path) -> None:
     first.close()
     streamed(third)
     third.close()
-    assert len(python_modules._modules) == kept
+    assert len(python_modules._modules) == module_count
 
 
 def test_what_outlives_a_library_says_that_it_is_closed(streaming: Path) -> None:
@@ -330,11 +330,11 @@ def test_a_loaders_function_cannot_close_its_library(streaming: Path) -> None:
 def test_modules_are_freed_with_their_library(streaming: Path) -> None:
     import weakref
 
-    made: list[weakref.ref[StreamModule]] = []
+    module_refs: list[weakref.ref[StreamModule]] = []
 
     def load(artifacts: Any, devices: Any) -> StreamModule:
         module = StreamModule(artifacts)
-        made.append(weakref.ref(module))
+        module_refs.append(weakref.ref(module))
         return module
 
     tk.runtime.register_loader("stream", load)
@@ -343,7 +343,7 @@ def test_modules_are_freed_with_their_library(streaming: Path) -> None:
     lib.close()
     del lib
     gc.collect()
-    assert made[0]() is None
+    assert module_refs[0]() is None
 
 
 # ---- weights ------------------------------------------------------------------------------------
@@ -351,14 +351,14 @@ def test_modules_are_freed_with_their_library(streaming: Path) -> None:
 
 def mapped(path: Path) -> int:
     """Resident bytes of a file's mappings."""
-    found, ours = 0, False
+    resident_bytes, is_ours = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         word = line.split()[0]
         if "-" in word and not word.endswith(":"):
-            ours = line.endswith(str(path))
-        elif word == "Rss:" and ours:
-            found += int(line.split()[1]) << 10
-    return found
+            is_ours = line.endswith(str(path))
+        elif word == "Rss:" and is_ours:
+            resident_bytes += int(line.split()[1]) << 10
+    return resident_bytes
 
 
 def drop_from_cache(path: Path) -> None:
@@ -374,9 +374,9 @@ def test_weights_become_resident_as_they_are_touched(tmp_path: Path) -> None:
     """100 MB in two layers."""
     size = 3600  # squared, in float32: 52 MB
     first, second = rand(size, size), rand(size, size, seed=1)
-    both = graph(lambda g, x: g.matmul(g.relu(g.matmul(x, first)), second), x=(1, size))
+    two_layers = graph(lambda g, x: g.matmul(g.relu(g.matmul(x, first)), second), x=(1, size))
     weights = 2 * 4 * size * size
-    path = Path(tk.compile(both).export_library(tmp_path / "net.so"))
+    path = Path(tk.compile(two_layers).export_library(tmp_path / "net.so"))
     assert path.stat().st_size > weights
     drop_from_cache(path)
     before = anonymous()
@@ -387,10 +387,10 @@ def test_weights_become_resident_as_they_are_touched(tmp_path: Path) -> None:
     loaded = mapped(path)
     assert loaded < 8 << 20, f"{loaded} bytes of {weights} are resident before any call"
     x = np.ones((1, size), np.float32)
-    found = main(x).numpy()
+    y = main(x).numpy()
     assert weights * 0.95 < mapped(path) < path.stat().st_size + (8 << 20)
     assert anonymous() - before < 16 << 20, "weights were copied"
-    assert np.isfinite(found).all() and found.any()
+    assert np.isfinite(y).all() and y.any()
     lib.close()
     assert mapped(path) == 0
 

@@ -53,10 +53,10 @@ ARCHIVES = {
 }
 
 
-@pytest.mark.parametrize("what", ARCHIVES)
+@pytest.mark.parametrize("archive", ARCHIVES)
 @pytest.mark.parametrize("read", [archive_files, lambda path: list(tar_members(path))])
-def test_headers_that_claim_much(what: str, read: object, tmp_path: Path) -> None:
-    path = ARCHIVES[what](tmp_path / "net.tar")
+def test_headers_that_claim_much(archive: str, read: object, tmp_path: Path) -> None:
+    path = ARCHIVES[archive](tmp_path / "net.tar")
     tracemalloc.start()
     try:
         with pytest.raises(UserError) as caught:
@@ -80,5 +80,5 @@ def test_archives_of_all_forms(tmp_path: Path) -> None:
         with path.open("rb") as stream, read_tar(stream) as tar:
             assert [m.name for m in tar] == names
         assert [name for name, _, _ in tar_members(path)] == names
-        (_, at, size), *_ = tar_members(path)
-        assert path.read_bytes()[at : at + size] == b"bytes"
+        (_, offset, size), *_ = tar_members(path)
+        assert path.read_bytes()[offset : offset + size] == b"bytes"

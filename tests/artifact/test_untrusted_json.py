@@ -79,15 +79,15 @@ def fields(value: object, path: tuple[object, ...] = ()) -> Iterator[tuple[objec
 
 
 def with_value(parsed: Any, path: tuple[object, ...], value: object) -> bytes:
-    made = json.loads(json.dumps(parsed))
-    inner = made
+    changed = json.loads(json.dumps(parsed))
+    inner = changed
     for step in path[:-1]:
         inner = inner[step]
     if value is MISSING:
         del inner[path[-1]]
     else:
         inner[path[-1]] = value
-    return json.dumps(made).encode()
+    return json.dumps(changed).encode()
 
 
 def twice(parsed: dict[str, object]) -> bytes:
@@ -103,7 +103,7 @@ def tree(folder: Path) -> set[str]:
 def harmless(
     read: Callable[[], object],
     place: Path,
-    what: object,
+    label: object,
     kind: type[TensorkilnError] = UserError,
 ) -> bool:
     """Whether it was read. Nothing is left in `place`, and what is raised is typed."""
@@ -112,17 +112,17 @@ def harmless(
         read()
         return True
     except TensorkilnError as error:
-        assert isinstance(error, kind), (what, error)
-        assert error.message and len(str(error)) < 5000, (what, error)
+        assert isinstance(error, kind), (label, error)
+        assert error.message and len(str(error)) < 5000, (label, error)
         return False
     finally:
-        assert tree(place) == before, what
+        assert tree(place) == before, label
 
 
 def test_the_plan_of_the_link(executable: tk.Executable, tmp_path: Path) -> None:
     """What is taken is linked, too."""
     parsed = {**json.loads(bytes(executable.artifacts["link.json"].view)), "compact": False}
-    taken: dict[object, ArtifactsOf] = {}
+    artifacts_by_edit: dict[object, ArtifactsOf] = {}
     for path in [*fields(parsed), ("libraries", "+"), ("exports", "+")]:
         for name, value in values(tmp_path).items():
             if path[-1] == "+":
@@ -132,17 +132,17 @@ def test_the_plan_of_the_link(executable: tk.Executable, tmp_path: Path) -> None
                 content = with_value(parsed, path, value)
             artifacts = executable.artifacts.replace("host/link.json", content)
             if harmless(lambda: LinkPlan.of(artifacts), tmp_path, (path, name)):  # noqa: B023
-                taken[path, name] = artifacts
+                artifacts_by_edit[path, name] = artifacts
     assert not harmless(
         lambda: LinkPlan.of(executable.artifacts.replace("host/link.json", twice(parsed))),
         tmp_path,
         "twice",
     )
-    assert 5 < len(taken) < 40, list(taken)
-    for what, artifacts in taken.items():
+    assert 5 < len(artifacts_by_edit) < 40, list(artifacts_by_edit)
+    for edit, artifacts in artifacts_by_edit.items():
         (tmp_path / "out").mkdir(exist_ok=True)
         link = lambda: tk.load_artifacts(artifacts).close()  # noqa: E731, B023
-        harmless(link, tmp_path, what, TensorkilnError)  # what is not there, the tool says
+        harmless(link, tmp_path, edit, TensorkilnError)  # what is not there, the tool says
     assert {p.name for p in tmp_path.rglob("*")} == {"out"}
 
 
@@ -168,20 +168,20 @@ def test_the_manifest(executable: tk.Executable, tmp_path: Path) -> None:
     assert not harmless(lambda: tk.ArtifactSet.load(folder), tmp_path, "twice")
 
 
-@pytest.mark.parametrize("what", ["metadata", "weights"])
-def test_what_a_library_says(what: str, executable: tk.Executable, tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", ["metadata", "weights"])
+def test_what_a_library_says(part: str, executable: tk.Executable, tmp_path: Path) -> None:
     library = executable.export_library(tmp_path / "net.so")
     metadata = tk.runtime.read_metadata(library)
-    parsed: Any = metadata if what == "metadata" else {"rows": metadata["constants"]}
+    parsed: Any = metadata if part == "metadata" else {"rows": metadata["constants"]}
     for path in fields(parsed):
         for name, value in values(tmp_path).items():
             data = with_value(parsed, path, value)
-            if what == "metadata":
+            if part == "metadata":
                 harmless(lambda: Metadata.from_bytes(data), tmp_path, (path, name))  # noqa: B023
             else:
                 rows = json.dumps(json.loads(data).get("rows")).encode()
                 harmless(lambda: constants_from(rows, "x"), tmp_path, (path, name))  # noqa: B023
-    if what == "metadata":
+    if part == "metadata":
         assert not harmless(lambda: Metadata.from_bytes(twice(parsed)), tmp_path, "twice")
 
 
@@ -191,19 +191,19 @@ SOURCES = ["-o..c", "@x.c", "a/b.c", "runtime.c", "kernel_0000.c", "merged.c", "
 @pytest.mark.parametrize("name", SOURCES)
 def test_names_of_sources(name: str, executable: tk.Executable, tmp_path: Path) -> None:
     """They are arguments of a compiler, and files beside those of the link."""
-    more = executable.artifacts.add([Artifact("host", "native", name, b"int extra;")])
+    more_artifacts = executable.artifacts.add([Artifact("host", "native", name, b"int extra;")])
     with pytest.raises(UserError) as caught:
-        tk.export_library(more, tmp_path / "net.so")
+        tk.export_library(more_artifacts, tmp_path / "net.so")
     assert caught.value.code == "bad-artifact" and name in caught.value.message
     assert not list(tmp_path.iterdir())
 
 
 def test_two_sources_of_one_name(executable: tk.Executable, tmp_path: Path) -> None:
-    more = executable.artifacts.add(
+    more_artifacts = executable.artifacts.add(
         [Artifact("a", "native", "b_c.c", b"int i;"), Artifact("a_b", "native", "c.c", b"int j;")]
     )
     with pytest.raises(UserError, match="a/b_c.c and a_b/c.c are compiled under one name"):
-        tk.export_library(more, tmp_path / "net.so")
+        tk.export_library(more_artifacts, tmp_path / "net.so")
 
 
 @pytest.mark.parametrize("suffix", [".so", ".a", ".o"])
@@ -250,20 +250,22 @@ def test_what_was_checked_is_what_is_used(tmp_path: Path) -> None:
 # -- weights ----------------------------------------------------------------------------------
 
 
-def flip(path: Path, at: int) -> None:
+def flip(path: Path, offset: int) -> None:
     with path.open("r+b") as stream:
-        stream.seek(at)
+        stream.seek(offset)
         byte = stream.read(1)
-        stream.seek(at)
+        stream.seek(offset)
         stream.write(bytes([byte[0] ^ 1]))
 
 
-@pytest.mark.parametrize("where", ["embedded", "beside"])
-def test_a_changed_byte(where: str, executable: tk.Executable, tmp_path: Path) -> None:
-    path = executable.export_library(tmp_path / "net.so", weights=where)
-    data = path if where == "embedded" else path.with_suffix(".safetensors")
+@pytest.mark.parametrize("place", ["embedded", "beside"])
+def test_a_changed_byte(place: str, executable: tk.Executable, tmp_path: Path) -> None:
+    path = executable.export_library(tmp_path / "net.so", weights=place)
+    data = path if place == "embedded" else path.with_suffix(".safetensors")
     size = executable.artifacts["weights.bin"].size
-    assert verify_library(path) == (found := verify_library(path)) and found.size == size
+    assert (
+        verify_library(path) == (verification := verify_library(path)) and verification.size == size
+    )
     tk.runtime.load_module(path, verify=True).close()
     kiln = ["kiln", "inspect", str(path), "--verify"]
     import sys
@@ -272,8 +274,8 @@ def test_a_changed_byte(where: str, executable: tk.Executable, tmp_path: Path) -
     assert "match their hash" in subprocess.run(command, capture_output=True, text=True).stdout
     raw = data.read_bytes()
     start = raw.find(np.ascontiguousarray(executable.artifacts["weights.bin"].view)[:64].tobytes())
-    for at in (0, size // 2, size - 1):
-        flip(data, start + at)
+    for offset in (0, size // 2, size - 1):
+        flip(data, start + offset)
         tk.runtime.load_module(path).close()  # not looked at
         with pytest.raises(UserError, match="hash") as caught:
             tk.runtime.load_module(path, verify=True)
@@ -283,14 +285,14 @@ def test_a_changed_byte(where: str, executable: tk.Executable, tmp_path: Path) -
             "try: tk.runtime.load_module(sys.argv[1])\n"
             "except UserError as error: print(error.code)\n"
         )
-        if at == 0:
-            done = subprocess.run(command, capture_output=True, text=True)
-            assert done.returncode == 2 and "hash" in done.stderr
-            asked = {**os.environ, "KILN_VERIFY_WEIGHTS": "1"}  # what hosts in C ask by
+        if offset == 0:
+            process = subprocess.run(command, capture_output=True, text=True)
+            assert process.returncode == 2 and "hash" in process.stderr
+            environment = {**os.environ, "KILN_VERIFY_WEIGHTS": "1"}  # what hosts in C ask by
             run = [sys.executable, "-c", script, str(path)]
-            done = subprocess.run(run, capture_output=True, text=True, env=asked)
-            assert done.stdout == "bad-weights\n", done.stderr
-        flip(data, start + at)
+            process = subprocess.run(run, capture_output=True, text=True, env=environment)
+            assert process.stdout == "bad-weights\n", process.stderr
+        flip(data, start + offset)
     tk.runtime.load_module(path, verify=True).close()
 
 

@@ -35,9 +35,11 @@ def container(version: tuple[int, int], new: bytes | None) -> bytes:
     """A loader and perhaps a new node, both below the library."""
     nodes = [LIB, LOADER, *([new] if new is not None else [])]
     below = list(range(1, len(nodes)))
-    made = bytearray(container_of(nodes, tree_of([0] + [len(below)] * len(nodes), below)))
-    struct.pack_into("<HH", made, 8, *version)
-    return bytes(made)
+    container_bytes = bytearray(
+        container_of(nodes, tree_of([0] + [len(below)] * len(nodes), below))
+    )
+    struct.pack_into("<HH", container_bytes, 8, *version)
+    return bytes(container_bytes)
 
 
 def page_reads(data: bytes) -> bool:
@@ -57,12 +59,12 @@ def page_reads(data: bytes) -> bool:
 def test_each_version_in_each_reader(node: str, c_reader: CReader) -> None:
     data = [container(version, NODES[node]) for version in VERSIONS]
     new = NODES[node] is not None and NODES[node] != text("_lib")
-    wanted = [major == 1 and (minor > 0 or not new) for major, minor in VERSIONS]
-    here = [python_summary(d) for d in data]
-    assert [summary is not None for summary in here] == wanted
-    assert c_reader.read(data) == here
-    assert [page_reads(d) for d in data] == wanted
-    for d, read in zip(data, wanted, strict=True):
+    expected = [major == 1 and (minor > 0 or not new) for major, minor in VERSIONS]
+    summaries = [python_summary(d) for d in data]
+    assert [summary is not None for summary in summaries] == expected
+    assert c_reader.read(data) == summaries
+    assert [page_reads(d) for d in data] == expected
+    for d, read in zip(data, expected, strict=True):
         try:
             assert ArtifactSet.from_bytes(d) == ArtifactSet()
         except UserError as error:

@@ -51,14 +51,14 @@ def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def in_block(number: int, then: Callable[[], None], patch: pytest.MonkeyPatch) -> None:
+def in_block(number: int, action: Callable[[], None], patch: pytest.MonkeyPatch) -> None:
     """Let something happen when that block of the weights is made, and others take long."""
-    real, seen = weights._filled, [0]
+    real, block_count = weights._filled, [0]
 
     def filled(*arguments: object) -> memoryview:
-        seen[0] += 1
-        if seen[0] == number:
-            then()
+        block_count[0] += 1
+        if block_count[0] == number:
+            action()
         time.sleep(0.02)
         return real(*arguments)  # type: ignore[arg-type]
 
@@ -73,16 +73,16 @@ def tree(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize("number", [1, 5, 9])
 @pytest.mark.usefixtures("ctrl_c")
-@pytest.mark.parametrize("then", [full_disk, interrupt])
+@pytest.mark.parametrize("action", [full_disk, interrupt])
 def test_nothing_is_left_and_the_former_stays(
     executable: tk.Executable,
     output: str,
     number: int,
-    then: Callable[[], None],
+    action: Callable[[], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    expected: type[BaseException] = UserError if then is full_disk else KeyboardInterrupt
+    expected: type[BaseException] = UserError if action is full_disk else KeyboardInterrupt
     threads = threading.active_count()
     for is_there in (False, True):
         if is_there and Path(output).suffix:
@@ -91,12 +91,12 @@ def test_nothing_is_left_and_the_former_stays(
             write(executable, tmp_path / output)
         before = tree(tmp_path)
         with monkeypatch.context() as patch:
-            in_block(number, then, patch)
+            in_block(number, action, patch)
             with pytest.raises(expected) as caught:
                 write(executable, tmp_path / output)
-        if then is full_disk:
-            said = str(caught.value)
-            assert "the disk is full" in said and Path(output).stem in said
+        if action is full_disk:
+            message = str(caught.value)
+            assert "the disk is full" in message and Path(output).stem in message
         assert tree(tmp_path) == before
         assert [p.name for p in tmp_path.iterdir()] == [output] * is_there
         deadline = time.monotonic() + 5  # one that was being started may still be on its way
@@ -132,8 +132,8 @@ def test_a_file_that_may_not_grow_so_large(output: str, tmp_path: Path) -> None:
         "except UserError as error: print(error.code, error)\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path / output)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
-    assert done.stdout.startswith("cannot-write "), done.stdout + done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert process.stdout.startswith("cannot-write "), process.stdout + process.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -144,7 +144,7 @@ def test_they_are_written_after_all(executable: tk.Executable, tmp_path: Path) -
     assert names == sorted([*OUTPUTS, "beside.safetensors"])
     x = np.ones((1, SIZE), np.float32)
     library = tk.runtime.load_module(tmp_path / "net.so")
-    found = tk.runtime.Executor(library, tk.cpu())["main"](x).numpy()
+    y = tk.runtime.Executor(library, tk.cpu())["main"](x).numpy()
     saved = tk.load_artifacts(tk.ArtifactSet.load(tmp_path / "net"))
     again = tk.runtime.Executor(saved, tk.cpu())["main"](x).numpy()
-    assert found.any() and np.array_equal(found, again)
+    assert y.any() and np.array_equal(y, again)

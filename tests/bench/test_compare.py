@@ -42,17 +42,19 @@ def test_a_note_lets_a_kernel_grow() -> None:
 
 
 def test_kernels_that_come_and_go_count_in_the_sum() -> None:
-    gone, new, model = check(RECORD, "net", {"conv": 1000, "pool_relu": 400})
-    assert (gone.key, gone.now, new.before) == ("net/pool", 0, 0)
-    assert not gone.fails and not new.fails and not model.fails
+    pool_change, new, model = check(RECORD, "net", {"conv": 1000, "pool_relu": 400})
+    assert (pool_change.key, pool_change.now, new.before) == ("net/pool", 0, 0)
+    assert not pool_change.fails and not new.fails and not model.fails
     *_, model = check(RECORD, "net", {"conv": 1000, "pool_relu": 900})
     assert model.fails and model.before == 1500
 
 
 def test_recording_replaces_one_model_and_its_notes() -> None:
-    made = recorded(RECORD, "net", {"conv": 7})
-    assert made["models"] == {"net": {"conv": 7}} and made["notes"] == {"other/conv": "kept"}
-    assert changes("net", made["models"]["net"], {"conv": 7}, {}) == []
+    new_record = recorded(RECORD, "net", {"conv": 7})
+    assert new_record["models"] == {"net": {"conv": 7}} and new_record["notes"] == {
+        "other/conv": "kept"
+    }
+    assert changes("net", new_record["models"]["net"], {"conv": 7}, {}) == []
 
 
 @pytest.fixture

@@ -25,19 +25,19 @@ def test_launches_of_a_run_are_counted() -> None:
 
 
 def test_no_tvm_is_a_status() -> None:
-    found = groups_of_tvm(sys.executable, Path("no-such-model.onnx"), {})
-    assert "status" in found and "groups" not in found
+    tvm_groups = groups_of_tvm(sys.executable, Path("no-such-model.onnx"), {})
+    assert "status" in tvm_groups and "groups" not in tvm_groups
 
 
 @pytest.mark.parametrize(
-    ("tvm", "shown"),
+    ("tvm", "expected"),
     [
         ({"groups": 39, "version": "0.27"}, "39 (0.27)"),
         ({"status": "not installed"}, "not installed"),
     ],
 )
-def test_a_row(tvm: dict[str, object], shown: str) -> None:
+def test_a_row(tvm: dict[str, object], expected: str) -> None:
     times = [{"name": n, "min_ms": 1.0, "median_ms": 2.0} for n in ("cpu", "opencl")]
     record = {"model": "m", "rows": times, "device": "d", "launches": 3, "kernels": 2, "copies": 1}
     row = line({**record, "tvm": tvm, "run": "r"})
-    assert row == f"| m | 1.00 (2.00) | 1.00 (2.00) | d | 3 | 2 | 1 | {shown} | r |"
+    assert row == f"| m | 1.00 (2.00) | 1.00 (2.00) | d | 3 | 2 | 1 | {expected} | r |"

@@ -31,8 +31,10 @@ from tests.transform.graphs import graph
 
 def bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "bench.gpu", *arguments]
-    known = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.run(command, cwd=ROOT, env=known, capture_output=True, text=True, check=False)
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run(
+        command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False
+    )
 
 
 def rows(text: str) -> list[list[str]]:
@@ -47,50 +49,56 @@ def test_all_of_it_on_the_stand_in() -> None:
     require("gcc")
     for package in ("torch", "onnx"):
         pytest.importorskip(package, reason=f"{package} is not installed")
-    done = bench("--dry")
-    found = rows(done.stdout)
-    assert list(dict.fromkeys(row[0] for row in found)) == [*cases_of(dry=True)], done.stderr
-    for name, who, ms, *_, what, _ in found:
+    process = bench("--dry")
+    table_rows = rows(process.stdout)
+    assert list(dict.fromkeys(row[0] for row in table_rows)) == [*cases_of(dry=True)], (
+        process.stderr
+    )
+    for name, who, ms, *_, status, _ in table_rows:
         if who.startswith("Tensorkiln") and name != "torch.cuda.graph":
-            assert what.startswith("ok"), (name, what, done.stderr)
+            assert status.startswith("ok"), (name, status, process.stderr)
             assert bool(ms) != name.startswith("kernels")
         elif who != "copy by the driver":
-            assert what == "absent: a dry run has no peers"
+            assert status == "absent: a dry run has no peers"
     for dtype, rungs in RUNGS.items():
         for n in (4096, 8192):
-            own = [r[1] for r in found if r[0] == f"product {dtype} {n}" and "cuBLAS" not in r[1]]
-            assert own == [rung.label for rung in rungs]
-    captured = [row for row in found if row[1] == "Tensorkiln, captured"]
-    assert len(captured) == 3 and "DRY RUN" in done.stdout and "Look-alike" in done.stdout
-    assert done.returncode == (0 if "Without:" not in done.stdout else 1)
+            rung_labels = [
+                r[1] for r in table_rows if r[0] == f"product {dtype} {n}" and "cuBLAS" not in r[1]
+            ]
+            assert rung_labels == [rung.label for rung in rungs]
+    captured = [row for row in table_rows if row[1] == "Tensorkiln, captured"]
+    assert len(captured) == 3 and "DRY RUN" in process.stdout and "Look-alike" in process.stdout
+    assert process.returncode == (0 if "Without:" not in process.stdout else 1)
 
 
 def test_a_device_that_is_lost_costs_one_case_each() -> None:
     """The second launch of each process loses the device: the next case gets another process."""
     require("gcc")
-    done = bench("--dry", "--cases", "elementwise,norm", LOOKALIKE_FAIL="cuLaunchKernel:2:719")
-    ours = {name: what for name, who, *_, what, _ in rows(done.stdout) if who == "Tensorkiln"}
-    assert [*ours] == ["elementwise", "layer norm"], done.stderr
-    assert all("LAUNCH_FAILED (719)" in what for what in ours.values()), ours
-    assert done.returncode == 1 and "0 of 2 cases have a result" in done.stdout
+    process = bench("--dry", "--cases", "elementwise,norm", LOOKALIKE_FAIL="cuLaunchKernel:2:719")
+    statuses = {
+        name: status for name, who, *_, status, _ in rows(process.stdout) if who == "Tensorkiln"
+    }
+    assert [*statuses] == ["elementwise", "layer norm"], process.stderr
+    assert all("LAUNCH_FAILED (719)" in status for status in statuses.values()), statuses
+    assert process.returncode == 1 and "0 of 2 cases have a result" in process.stdout
 
 
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     (tmp_path / "libcuda.so.1").write_text("not a library")
-    done = bench(LD_LIBRARY_PATH=str(tmp_path))
-    assert done.returncode == NO_GPU and not done.stdout
+    process = bench(LD_LIBRARY_PATH=str(tmp_path))
+    assert process.returncode == NO_GPU and not process.stdout
     for words in ("no GPU of NVIDIA", "libcuda.so.1", "cannot be opened", "make gpu DRY=1"):
-        assert words in done.stderr
+        assert words in process.stderr
 
 
 def test_make_passes_dry_on_and_keeps_nothing_of_it() -> None:
     require("make")
-    shown = {}
+    outputs = {}
     for dry in ("", "1"):
         command = ["make", "-n", "-o", ".venv/has-dev", "gpu", f"DRY={dry}"]
-        shown[dry] = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
-    assert "bench.gpu ;" in shown[""] and "bench.results" in shown[""]
-    assert "bench.gpu --dry;" in shown["1"] and "bench.results" not in shown["1"]
+        outputs[dry] = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    assert "bench.gpu ;" in outputs[""] and "bench.results" in outputs[""]
+    assert "bench.gpu --dry;" in outputs["1"] and "bench.results" not in outputs["1"]
 
 
 def test_cases_are_chosen_by_words(capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,8 +109,8 @@ def test_cases_are_chosen_by_words(capsys: pytest.CaptureFixture[str]) -> None:
         "resnet50, batch 1",
         "resnet50, batch 64",
     ]
-    done = bench("--dry", "--cases", "resnte")
-    assert done.returncode == 2 and "no case has 'resnte' in its name" in done.stderr
+    process = bench("--dry", "--cases", "resnte")
+    assert process.returncode == 2 and "no case has 'resnte' in its name" in process.stderr
 
 
 # ---- what becomes of cases ----------------------------------------------------------------------
@@ -135,9 +143,9 @@ def told(names: Sequence[str], case_s: float = 30.0, budget_s: float = 60.0) -> 
     def command(out: Path, todo: Sequence[str]) -> list[str]:
         return [sys.executable, "-c", _WORKER, str(out), json.dumps(list(todo))]
 
-    found = [t for t in supervise(command, names, case_s, budget_s) if "end" in t]
-    assert [t["end"] for t in found] == [*names]
-    return {t["end"]: [(row["label"], row["status"]) for row in t["rows"]] for t in found}
+    ends = [t for t in supervise(command, names, case_s, budget_s) if "end" in t]
+    assert [t["end"] for t in ends] == [*names]
+    return {t["end"]: [(row["label"], row["status"]) for row in t["rows"]] for t in ends}
 
 
 @pytest.mark.parametrize(
@@ -169,23 +177,23 @@ def test_cases_that_take_too_long() -> None:
 
 
 def test_the_time_for_all_cases() -> None:
-    found = told(["hangs", "a", "b"], budget_s=0.6)
-    assert found["hangs"] == [("Tensorkiln", "failed: the time for all cases was over")]
-    assert found["a"] == found["b"] == [("Tensorkiln", "left out: 0.01 minutes had passed")]
+    statuses = told(["hangs", "a", "b"], budget_s=0.6)
+    assert statuses["hangs"] == [("Tensorkiln", "failed: the time for all cases was over")]
+    assert statuses["a"] == statuses["b"] == [("Tensorkiln", "left out: 0.01 minutes had passed")]
 
 
 def test_a_worker_that_cannot_begin() -> None:
     def command(out: Path, todo: Sequence[str]) -> list[str]:
         return [sys.executable, "-c", "import no_such_module"]
 
-    found = list(supervise(command, ["a", "b"], 30.0, 60.0))
-    assert [t["end"] for t in found] == ["a", "b"]
-    assert all("No module named 'no_such_module'" in t["rows"][0]["status"] for t in found)
+    ends = list(supervise(command, ["a", "b"], 30.0, 60.0))
+    assert [t["end"] for t in ends] == ["a", "b"]
+    assert all("No module named 'no_such_module'" in t["rows"][0]["status"] for t in ends)
 
 
 def test_only_right_results_are_timed() -> None:
-    def check(found: list[Array]) -> str:
-        return "" if found[0].all() else "off by 1"
+    def check(outputs: list[Array]) -> str:
+        return "" if outputs[0].all() else "off by 1"
 
     def fails() -> None:
         raise RuntimeError("a kernel failed\nsecond line")
@@ -199,8 +207,8 @@ def test_only_right_results_are_timed() -> None:
     race.add(Contender("idle", outputs=lambda: [idle], clear=lambda: idle.fill(0)))
     race.add(Contender("fails", fails))
     race.add(Contender("absent", fails, status="absent: no such package"))
-    found = {row["label"]: (row["status"], row["count"] > 0) for row in race.run()}
-    assert found == {
+    results = {row["label"]: (row["status"], row["count"] > 0) for row in race.run()}
+    assert results == {
         "right": ("ok", True),
         "copies": ("ok", True),
         "wrong": ("wrong result: off by 1", False),
@@ -214,12 +222,12 @@ def test_only_right_results_are_timed() -> None:
 
 
 def record(name: str, *who: tuple[str, str, float], **facts: Any) -> dict[str, Any]:
-    made = [
+    table_rows = [
         {"label": label, "status": status, "min_ms": ms, "median_ms": ms * 2, "count": int(ms > 0)}
         for label, status, ms in who
     ]
     head = {"kind": "gpu", "model": name, "threads": 1, "machine": "GPU", "run": "now"}
-    return {**head, "goal": None, "rows": made, **facts}
+    return {**head, "goal": None, "rows": table_rows, **facts}
 
 
 PRODUCT = record(
@@ -252,8 +260,8 @@ def test_lines_have_shares_goals_and_reasons() -> None:
         "| product | Tensorkiln | 4 (8) | 1 TFLOP/s | 50% | 60% | ok, below the goal | now |",
         "| product | cuBLAS, torch 2 | 2 (4) | 2 TFLOP/s |  |  | ok | now |",
     ]
-    met = table.lines({**PRODUCT, "goal": 0.5})[0]
-    assert "| 50% | 50% | ok | now |" in met
+    line = table.lines({**PRODUCT, "goal": 0.5})[0]
+    assert "| 50% | 50% | ok | now |" in line
     assert table.lines(BAD)[0] == "| net | Tensorkiln |  |  |  |  | failed: a / b | now |"
     assert table.lines(BAD)[1].startswith("| net | Tensorkiln, captured | 2 (4) | 4000 samples/s |")
     assert [table.fails(r) for r in (PRODUCT, BAD, RIGHT, WRONG, NOT_THERE)] == [
@@ -312,5 +320,5 @@ def test_parameters_and_results_are_put_on_a_device() -> None:
 def test_a_file_of_tests_is_a_check(body: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "test_some.py"
     path.write_text(body)
-    said = check_tests(str(path))(None)  # type: ignore[arg-type]
-    assert said.startswith(words) and bool(said) == bool(words)
+    message = check_tests(str(path))(None)  # type: ignore[arg-type]
+    assert message.startswith(words) and bool(message) == bool(words)

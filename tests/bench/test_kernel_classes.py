@@ -13,19 +13,26 @@ from bench.roofline import Row
 from bench.store import load
 
 
-def record(*rows: tuple[str, float, float], **more: str) -> dict[str, Any]:
+def record(*rows: tuple[str, float, float], **fields: str) -> dict[str, Any]:
     """A roofline of kernels of (class, micros, limit)."""
-    made = [
+    table_rows = [
         asdict(Row(f"k{i}", name, 1, 1.0, 1.0, micros, limit, "memory"))
         for i, (name, micros, limit) in enumerate(rows)
     ]
     limits = {"peaks": {"float32": 100.0}, "gbytes": [[1024, 50.0]]}
-    return {"kind": "roofline", "model": "m", "whole": 1.0, "limits": limits, "rows": made, **more}
+    return {
+        "kind": "roofline",
+        "model": "m",
+        "whole": 1.0,
+        "limits": limits,
+        "rows": table_rows,
+        **fields,
+    }
 
 
 def test_classes_add_up_their_kernels() -> None:
-    made = record(("a", 60, 30), ("a", 20, 50), ("b", 19, 19), ("c", 1, 0.1))
-    assert [(c.name, c.share, c.reached) for c in class_times([made])] == [
+    roofline_record = record(("a", 60, 30), ("a", 20, 50), ("b", 19, 19), ("c", 1, 0.1))
+    assert [(c.name, c.share, c.reached) for c in class_times([roofline_record])] == [
         ("a", 0.8, 1.0),
         ("b", 0.19, 1.0),
     ]
@@ -42,7 +49,7 @@ def test_those_below_are_rows_with_their_reason(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_every_class_that_was_measured_below_has_a_reason() -> None:
-    found = list(class_times(r for r in load() if r["kind"] == "roofline"))
-    assert found
-    silent = {(c.name, c.precision) for c in found if c.reached < ENOUGH and not c.reason}
+    classes = list(class_times(r for r in load() if r["kind"] == "roofline"))
+    assert classes
+    silent = {(c.name, c.precision) for c in classes if c.reached < ENOUGH and not c.reason}
     assert not silent

@@ -30,7 +30,7 @@ def test_loops_are_found_with_their_work() -> None:
 
 
 @pytest.mark.parametrize(
-    ("iterations", "cores", "most"),
+    ("iterations", "cores", "busiest_share"),
     [
         (1, 16, 1.0),
         (2, 16, 1 / 2),
@@ -41,12 +41,12 @@ def test_loops_are_found_with_their_work() -> None:
     ],
 )
 def test_a_loop_takes_as_long_as_its_busiest_thread(
-    iterations: int, cores: int, most: float
+    iterations: int, cores: int, busiest_share: float
 ) -> None:
-    found = makespan(iterations, 1e6, cores)
+    seconds = makespan(iterations, 1e6, cores)
     chunks = min(iterations, 8 * min(cores, iterations))
-    assert found == pytest.approx(1e6 * most, rel=0.03 if iterations > 64 else 1e-5)
-    assert iterations == 1 or found > 1e6 * most >= 1e6 / min(cores, chunks)
+    assert seconds == pytest.approx(1e6 * busiest_share, rel=0.03 if iterations > 64 else 1e-5)
+    assert iterations == 1 or seconds > 1e6 * busiest_share >= 1e6 / min(cores, chunks)
 
 
 def test_starting_costs() -> None:
@@ -58,8 +58,8 @@ def test_what_is_lost_is_named() -> None:
         CallOnCores("even", 1e6, (Loop(4096, 1.0),)),
         CallOnCores("one", 50.0, (Loop(1, 1.0),)),
     )
-    (first, lost), *_ = slowest([even, alone], 16, 1)
-    assert first in ("even", "one") and lost > 0
+    (first, lost_share), *_ = slowest([even, alone], 16, 1)
+    assert first in ("even", "one") and lost_share > 0
     assert slowest([alone], 16) == [("one", 50.0 - 50.0 / 16)]
 
 

@@ -42,14 +42,14 @@ def rows(*contenders: Contender, seconds: float = 0.01) -> dict[str, Row]:
 
 
 def test_all_that_agree_are_timed() -> None:
-    found = rows(contender("ours", lambda: (ONES,)), contender("ort", lambda: (ONES,)))
-    assert all(row.status == "ok" and row.count >= 2 for row in found.values())
+    rows_by_label = rows(contender("ours", lambda: (ONES,)), contender("ort", lambda: (ONES,)))
+    assert all(row.status == "ok" and row.count >= 2 for row in rows_by_label.values())
 
 
 def test_wrong_results_are_not_timed() -> None:
-    found = rows(contender("ort", lambda: (ONES,)), contender("ours", lambda: (2 * ONES,)))
-    assert "off by 1" in found["ours"].status and found["ours"].count == 0
-    assert found["ort"].count >= 2
+    rows_by_label = rows(contender("ort", lambda: (ONES,)), contender("ours", lambda: (2 * ONES,)))
+    assert "off by 1" in rows_by_label["ours"].status and rows_by_label["ours"].count == 0
+    assert rows_by_label["ort"].count >= 2
 
 
 def test_what_is_missing_or_fails_says_so() -> None:
@@ -57,9 +57,9 @@ def test_what_is_missing_or_fails_says_so() -> None:
         raise ValueError("no such operator\nmore")
 
     failing = Contender("ort", "ort", "numpy", "numpy", broken)
-    found = rows(failing, contender("tvm", lambda: (ONES,), package="no_such.package"))
-    assert found["ort"].status == "failed: ValueError: no such operator"
-    assert found["tvm"].status == "not installed (pip install numpy)"
+    rows_by_label = rows(failing, contender("tvm", lambda: (ONES,), package="no_such.package"))
+    assert rows_by_label["ort"].status == "failed: ValueError: no such operator"
+    assert rows_by_label["tvm"].status == "not installed (pip install numpy)"
 
 
 def test_a_hopeless_contender_gets_a_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,17 +71,17 @@ def test_a_hopeless_contender_gets_a_few_calls(monkeypatch: pytest.MonkeyPatch) 
         time.sleep(1.05)
         return (ONES,)
 
-    found = rows(contender("ours", lambda: (ONES,)), contender("tvm", slow))
-    assert len(calls) == found["tvm"].count == 2 and found["tvm"].min_ms > 1000
+    rows_by_label = rows(contender("ours", lambda: (ONES,)), contender("tvm", slow))
+    assert len(calls) == rows_by_label["tvm"].count == 2 and rows_by_label["tvm"].min_ms > 1000
 
 
 def test_what_fails_when_it_runs_says_so() -> None:
     def broken() -> tuple[np.ndarray, ...]:
         raise RuntimeError("out of luck")
 
-    found = rows(contender("ours", lambda: (ONES,)), contender("iree", broken))
-    assert found["iree"].status == "failed: RuntimeError: out of luck"
-    assert found["ours"].status == "ok"
+    rows_by_label = rows(contender("ours", lambda: (ONES,)), contender("iree", broken))
+    assert rows_by_label["iree"].status == "failed: RuntimeError: out of luck"
+    assert rows_by_label["ours"].status == "ok"
 
 
 # Stands for bench.measure: contenders that hang, end the process, or are measured.
@@ -149,8 +149,8 @@ def test_mismatches(have: list[np.ndarray], sentence: str) -> None:
 def test_the_lock_is_held(tmp_path: Path) -> None:
     fcntl = pytest.importorskip("fcntl", reason="no fcntl: files cannot be locked")
     path = tmp_path / "lock"
-    with alone(str(path)), path.open() as other, pytest.raises(BlockingIOError):
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with alone(str(path)), path.open() as stream, pytest.raises(BlockingIOError):
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_the_priority_is_as_before() -> None:
@@ -169,8 +169,8 @@ def test_the_priority_is_as_before() -> None:
 
 def test_memory_that_a_run_touches_is_seen() -> None:
     size = 64 << 20
-    held = growth(lambda: np.ones(size, np.uint8))
-    assert size * 0.9 < held < size * 1.5
+    resident_growth = growth(lambda: np.ones(size, np.uint8))
+    assert size * 0.9 < resident_growth < size * 1.5
 
 
 @pytest.mark.parametrize(

@@ -23,29 +23,35 @@ def test_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     mod = graph(
         lambda g, x: g.softmax(g.relu(g.linear(x, rand(64, 96), rand(96))), axis=-1), x=(40, 64)
     )
-    found = roofline(mod, 0.01)
-    linear = next(r for r in found.rows if r.kernel.startswith("linear"))
-    flops, weights, rest = 40 * 96 * (2 * 64 + 1), 4 * (64 * 96 + 96), 4 * (40 * 64 + 40 * 96)
-    assert (linear.calls, linear.flops, linear.bytes) == (1, flops, weights + rest)
+    network = roofline(mod, 0.01)
+    linear = next(r for r in network.rows if r.kernel.startswith("linear"))
+    flops, weights, moved_bytes = (
+        40 * 96 * (2 * 64 + 1),
+        4 * (64 * 96 + 96),
+        4 * (40 * 64 + 40 * 96),
+    )
+    assert (linear.calls, linear.flops, linear.bytes) == (1, flops, weights + moved_bytes)
     assert linear.bound == "compute" and linear.limit == pytest.approx(flops / 100e3)
-    softmax = next(r for r in found.rows if r.kernel.startswith("softmax"))
+    softmax = next(r for r in network.rows if r.kernel.startswith("softmax"))
     assert softmax.bound == "memory" and softmax.limit == pytest.approx(2 * 4 * 40 * 96 / 50e3)
-    assert found.micros == sum(r.micros for r in found.rows) <= found.whole * 1.5
-    assert [r.micros for r in found.rows] == sorted((r.micros for r in found.rows), reverse=True)
+    assert network.micros == sum(r.micros for r in network.rows) <= network.whole * 1.5
+    assert [r.micros for r in network.rows] == sorted(
+        (r.micros for r in network.rows), reverse=True
+    )
 
 
 def test_weights_lie_where_all_of_a_run_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two layers of 144 KiB have 288 KiB between two runs; one that is used twice has its own."""
     limits = Limits({"float32": 1e9}, ((1 << 10, 50.0), (1 << 18, 10.0)))
     monkeypatch.setattr(tool, "measure_limits", lambda target: limits)
-    one, two = rand(192, 192), rand(192, 192, seed=1)
+    first, two = rand(192, 192), rand(192, 192, seed=1)
     of = {}
-    for name, (a, b) in {"once": (one, two), "twice": (one, one)}.items():
+    for name, (a, b) in {"once": (first, two), "twice": (first, first)}.items():
         mod = graph(lambda g, x, a=a, b=b: g.linear(g.linear(x, a), b), x=(2, 192))
         of[name] = sum(r.limit for r in roofline(mod, 0.01).rows)
-    each, moved = 4 * 192 * 192, 2 * 4 * 2 * 192
-    assert of["once"] == pytest.approx(2 * (each / 10e3 + moved / 50e3))
-    assert of["twice"] == pytest.approx(2 * (each / 50e3 + moved / 50e3))
+    weight_bytes, moved = 4 * 192 * 192, 2 * 4 * 2 * 192
+    assert of["once"] == pytest.approx(2 * (weight_bytes / 10e3 + moved / 50e3))
+    assert of["twice"] == pytest.approx(2 * (weight_bytes / 50e3 + moved / 50e3))
 
 
 def test_the_table_folds_what_is_not_shown() -> None:
@@ -68,12 +74,12 @@ def test_symbolic_dimensions_are_refused() -> None:
 
 
 def test_records_come_back(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    kept: list[object] = []
-    monkeypatch.setattr(tool, "add", lambda *args, **_: kept.append(args[3]))
-    found = Roofline((Row("k", "loops", 2, 1.0, 2.0, 3.0, 1.0, "memory"),), 4.0, LIMITS)
-    tool.record("mlp", found)
-    (data,) = kept
-    assert restored(data) == found  # type: ignore[arg-type]
+    records: list[object] = []
+    monkeypatch.setattr(tool, "add", lambda *args, **_: records.append(args[3]))
+    network = Roofline((Row("k", "loops", 2, 1.0, 2.0, 3.0, 1.0, "memory"),), 4.0, LIMITS)
+    tool.record("mlp", network)
+    (data,) = records
+    assert restored(data) == network  # type: ignore[arg-type]
     assert load is not None
 
 

@@ -92,9 +92,9 @@ def test_a_store_takes_the_bytes_through_its_bandwidth(
 def test_a_machine_takes_the_bytes_through_its_network(jobs: list[Work], node: float) -> None:
     out = simulate(jobs, World(1, node=node))
     assert out.makespan == pytest.approx(bytes_of(jobs) / node, rel=1e-6, abs=1e-9)
-    each = [(j.read + j.write) * 4 / node for j in jobs]  # a slot has a fourth of it
+    job_seconds = [(j.read + j.write) * 4 / node for j in jobs]  # a slot has a fourth of it
     out = simulate(jobs, World(len(jobs), 4, node=node))
-    assert out.makespan == pytest.approx(max(each), rel=1e-6, abs=1e-9)
+    assert out.makespan == pytest.approx(max(job_seconds), rel=1e-6, abs=1e-9)
 
 
 @FAST
@@ -107,11 +107,11 @@ def test_a_scheduler_takes_its_time_for_each(count: int, rate: float, latency: f
 
 @FAST
 @given(st.integers(1, 60), st.integers(1, 20), st.floats(0.1, 9))
-def test_a_bound_on_jobs_in_flight_is_so_many_slots(count: int, bound: int, seconds: float) -> None:
+def test_a_bound_on_jobs_in_flight_is_so_many_slots(count: int, limit: int, seconds: float) -> None:
     jobs = [Work(seconds)] * count
-    out = simulate(jobs, World(30, 2, in_flight=bound))
-    assert out.makespan == pytest.approx(simulate(jobs, World(bound)).makespan)
-    assert out.makespan == pytest.approx(math.ceil(count / bound) * seconds)
+    out = simulate(jobs, World(30, 2, in_flight=limit))
+    assert out.makespan == pytest.approx(simulate(jobs, World(limit)).makespan)
+    assert out.makespan == pytest.approx(math.ceil(count / limit) * seconds)
 
 
 def test_a_job_that_is_lost_begins_anew() -> None:
@@ -138,8 +138,8 @@ def test_a_copy_overtakes_a_slow_machine() -> None:
 
 def _is_second_slow(seed: int) -> bool:
     world = World(2, slow=0.5, slowness=10, seed=seed)
-    one = simulate([Work(1)], world).makespan
-    return one == 1 and simulate([Work(1)] * 2, world).makespan == 10
+    single = simulate([Work(1)], world).makespan
+    return single == 1 and simulate([Work(1)] * 2, world).makespan == 10
 
 
 # ---- properties --------------------------------------------------------------------------------
@@ -172,8 +172,8 @@ def test_more_is_never_worse(jobs: list[Work], machines: int, data: st.DataObjec
     world = World(machines, in_flight=data.draw(st.integers(1, 20)))
     before = simulate(jobs, world).makespan
     better = (replace(world, machines=machines + 1), replace(world, in_flight=world.in_flight + 1))
-    for other in better:
-        assert simulate(jobs, other).makespan <= before + 1e-9
+    for larger_world in better:
+        assert simulate(jobs, larger_world).makespan <= before + 1e-9
     k = data.draw(st.integers(0, len(jobs) - 1))
     longer = [*jobs[:k], replace(jobs[k], seconds=jobs[k].seconds + 1), *jobs[k + 1 :]]
     assert simulate(longer, world).makespan >= before - 1e-9
@@ -203,11 +203,11 @@ def test_parameters_are_those_that_are_published() -> None:
 @pytest.mark.parametrize("machines", [1, 2, 3, 4, 8, 16])
 def test_cuts_hold_the_whole_model(machines: int) -> None:
     d, h = LLAMA_70B, Hardware()
-    for cut in (pipeline(d, machines, h), tensor(d, machines, h)):
-        assert cut.weights * machines >= 2 * d.parameters
-        assert cut.cache * machines >= 2 * 2 * d.layers * d.kv
-        assert cut.token >= 2 * d.parameters / machines / h.memory
-        assert (cut.message_bytes == 0) == (machines == 1) == (cut.messages == 0)
+    for partition in (pipeline(d, machines, h), tensor(d, machines, h)):
+        assert partition.weights * machines >= 2 * d.parameters
+        assert partition.cache * machines >= 2 * 2 * d.layers * d.kv
+        assert partition.token >= 2 * d.parameters / machines / h.memory
+        assert (partition.message_bytes == 0) == (machines == 1) == (partition.messages == 0)
     assert pipeline(d, machines, h).token >= 2 * d.parameters / h.memory
 
 

@@ -32,6 +32,6 @@ def test_a_row_that_the_rates_contradict_is_told() -> None:
 def test_tiles_are_measured_by_products_alone(unit: str) -> None:
     mod = tk.IRModule((TILE_UNITS[unit].program(),))
     target = Target({"mcpu": "sapphirerapids"})
-    made = compile_module(mod, target, relax_pipeline=None).artifacts
-    text = bytes(made["llvm/peak.s"].view).decode()
+    artifacts = compile_module(mod, target, relax_pipeline=None).artifacts
+    text = bytes(artifacts["llvm/peak.s"].view).decode()
     assert text.count("\ttdp") == 4 and text.count("\ttileloadd") == 4

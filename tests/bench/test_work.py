@@ -25,8 +25,8 @@ def works(build: Callable[..., Any], **shapes: Any) -> dict[str, Work]:
 
 
 def test_linear() -> None:
-    found = works(lambda g, x: g.relu(g.linear(x, rand(32, 48), rand(48))), x=(10, 32))
-    (work,) = found.values()
+    works_by_name = works(lambda g, x: g.relu(g.linear(x, rand(32, 48), rand(48))), x=(10, 32))
+    (work,) = works_by_name.values()
     assert work.flops == 10 * 48 * (2 * 32 + 1)
     assert sorted(work.reads) == [4 * 48, 4 * 10 * 32, 4 * 32 * 48] and work.writes == 4 * 10 * 48
 
@@ -34,17 +34,19 @@ def test_linear() -> None:
 @pytest.mark.parametrize(("groups", "inputs"), [(1, 32), (32, 1)])
 def test_convolution(groups: int, inputs: int) -> None:
     weight = rand(32, inputs, 3, 3)
-    found = works(
+    works_by_name = works(
         lambda g, x: g.conv2d(x, weight, padding=(1, 1, 1, 1), groups=groups), x=(1, 32, 9, 7)
     )
-    (flops,) = [w.flops for w in found.values() if w.flops]
+    (flops,) = [w.flops for w in works_by_name.values() if w.flops]
     assert flops == 32 * 9 * 7 * 2 * inputs * 9
 
 
 def test_a_transposed_convolution_multiplies_each_element_by_every_weight() -> None:
     weight = rand(16, 32, 3, 3)
-    found = works(lambda g, x: g.conv2d_transpose(x, weight, strides=(2, 2)), x=(1, 16, 5, 7))
-    (flops,) = [w.flops for w in found.values() if w.flops]
+    works_by_name = works(
+        lambda g, x: g.conv2d_transpose(x, weight, strides=(2, 2)), x=(1, 16, 5, 7)
+    )
+    (flops,) = [w.flops for w in works_by_name.values() if w.flops]
     assert flops == 16 * 5 * 7 * 2 * 32 * 9
 
 
@@ -60,8 +62,10 @@ def test_a_causal_attention_does_half_the_work() -> None:
 
 def test_a_gather_reads_what_it_takes() -> None:
     table = rand(1000, 16)
-    found = works(lambda g, i: g.take(table, i, axis=0, outside="clamp"), i=tensor((1, 5), "int64"))
-    (work,) = found.values()
+    works_by_name = works(
+        lambda g, i: g.take(table, i, axis=0, outside="clamp"), i=tensor((1, 5), "int64")
+    )
+    (work,) = works_by_name.values()
     assert work.flops == 0 and sorted(work.reads) == [5 * 8, 5 * 16 * 4] and work.writes == 5 * 64
 
 

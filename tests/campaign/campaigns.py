@@ -98,17 +98,20 @@ class Result:
 
     def text(self) -> str:
         """The table, and what was run."""
-        said = ", ".join(f"{n} {what}" for what, n in sorted(self.counts.items())) or "nothing ran"
-        more = f"; {self.unfinished} without a report" if self.unfinished else ""
-        return f"{table(self.findings)}\n\n{said}; {self.finished} shards{more}"
+        counts_text = (
+            ", ".join(f"{n} {outcome}" for outcome, n in sorted(self.counts.items()))
+            or "nothing ran"
+        )
+        unfinished_text = f"; {self.unfinished} without a report" if self.unfinished else ""
+        return f"{table(self.findings)}\n\n{counts_text}; {self.finished} shards{unfinished_text}"
 
 
 def campaign_of(name: str) -> Campaign:
     """The campaign of a name. Raises UserError for another."""
     if name not in CAMPAIGNS:
-        known = ", ".join(CAMPAIGNS)
+        campaign_names = ", ".join(CAMPAIGNS)
         hint = nearest(name, CAMPAIGNS)
-        raise UserError(f"no campaign {name!r}, expected one of {known}", hint=hint)
+        raise UserError(f"no campaign {name!r}, expected one of {campaign_names}", hint=hint)
     return CAMPAIGNS[name]
 
 
@@ -146,24 +149,26 @@ def run_campaign(
     Raises UserError where `out` is of another campaign or checkout or would be a change of this
     one, or a worker's checkout is another.
     """
-    here = checkout()
+    current_checkout = checkout()
     require_outside(out)
-    folder = _opened(out, campaign, here)
+    folder = _opened(out, campaign, current_checkout)
     reports = {path.stem: _read(path) for path in sorted(folder.glob("*.json"))}
-    lost: dict[str, Failure] = {}
-    asked: dict[str, Shard] = {}
+    lost_shards: dict[str, Failure] = {}
+    shards_by_key: dict[str, Shard] = {}
 
     def jobs() -> Iterator[Job]:
-        for shard in _shards(campaign, items, plan, here):
-            asked[shard.key] = shard
+        for shard in _shards(campaign, items, plan, current_checkout):
+            shards_by_key[shard.key] = shard
             if shard.key not in reports:
-                what = f"seed {shard.seed}, from {shard.items[0]}"
-                yield Job(shard.key, run_shard, (shard, plan.until), what)
+                description = f"seed {shard.seed}, from {shard.items[0]}"
+                yield Job(shard.key, run_shard, (shard, plan.until), description)
 
     def told() -> Result:
-        missing = len(lost) if plan.until else sum(key not in reports for key in asked)
-        result = _result(campaign, reports, lost, missing)
-        _write_findings(out, campaign, here, result)
+        missing = (
+            len(lost_shards) if plan.until else sum(key not in reports for key in shards_by_key)
+        )
+        result = _result(campaign, reports, lost_shards, missing)
+        _write_findings(out, campaign, current_checkout, result)
         return result
 
     todo: Any = jobs() if plan.until else list(jobs())
@@ -173,7 +178,7 @@ def run_campaign(
         for outcome in outcomes:
             shard: Shard = outcome.job.arguments[0]
             if outcome.failure is not None:
-                lost[shard.key] = _unfinished(outcome, shard)
+                lost_shards[shard.key] = _unfinished(outcome, shard)
             elif outcome.result.begun:
                 reports[shard.key] = outcome.result
                 _write(folder / f"{shard.key}.json", outcome.result.to_json())
@@ -184,7 +189,9 @@ def run_campaign(
     return told()
 
 
-def _shards(campaign: Campaign, items: Sequence[str], plan: Plan, here: str) -> Iterator[Shard]:
+def _shards(
+    campaign: Campaign, items: Sequence[str], plan: Plan, current_checkout: str
+) -> Iterator[Shard]:
     parts = divided(campaign, items, plan.shards)
     endless = campaign.seeded and plan.until
     for seed in count(plan.seed) if endless else range(plan.seed, plan.seed + plan.seeds):
@@ -198,7 +205,7 @@ def _shards(campaign: Campaign, items: Sequence[str], plan: Plan, here: str) -> 
                 seed=seed,
                 mark=campaign.mark,
                 seconds=plan.seconds,
-                checkout=here,
+                checkout=current_checkout,
             )
 
 
@@ -248,26 +255,28 @@ def _unfinished(outcome: Outcome, shard: Shard) -> Failure:
 
 
 def _result(
-    campaign: Campaign, reports: dict[str, Report], lost: dict[str, Failure], missing: int
+    campaign: Campaign, reports: dict[str, Report], lost_shards: dict[str, Failure], missing: int
 ) -> Result:
     counts = sum((Counter(r.counts) for r in reports.values()), Counter[str]())
-    failures = [f for _, r in sorted(reports.items()) for f in r.failures] + list(lost.values())
+    failures = [f for _, r in sorted(reports.items()) for f in r.failures] + list(
+        lost_shards.values()
+    )
     if campaign.runner == "random-graphs" and counts["refused"] > MOST_REFUSED * counts.total():
-        what = f"{counts['refused']} of {counts.total()} graphs are refused, more than 4 %"
-        failures.append(Failure(kind="TooManyRefused", message=what, test="random-graphs"))
+        message = f"{counts['refused']} of {counts.total()} graphs are refused, more than 4 %"
+        failures.append(Failure(kind="TooManyRefused", message=message, test="random-graphs"))
     return Result(counts, deduplicated(failures), len(reports), missing)
 
 
-def _opened(out: Path, campaign: Campaign, here: str) -> Path:
+def _opened(out: Path, campaign: Campaign, current_checkout: str) -> Path:
     """The folder of reports, in a folder that is of this campaign and checkout."""
-    about = {"version": VERSION, "campaign": campaign.name, "checkout": here}
+    about = {"version": VERSION, "campaign": campaign.name, "checkout": current_checkout}
     path = out / "campaign.json"
     if path.exists():
         reader = Reader(_json(path), str(path), DAMAGED)
         for name, want in about.items():
-            if (found := reader.get(name, type(want))) != want:
+            if (folder_value := reader.get(name, type(want))) != want:
                 raise UserError(
-                    f"the folder is of {name} {found}, this is {want}",
+                    f"the folder is of {name} {folder_value}, this is {want}",
                     code="other-campaign",
                     where=str(out),
                     hint="name another folder, or remove this one",
@@ -292,13 +301,13 @@ def _write(path: Path, value: object) -> None:
     atomic_write(path, (json.dumps(value, indent=1) + "\n").encode())
 
 
-def _write_findings(out: Path, campaign: Campaign, here: str, result: Result) -> None:
+def _write_findings(out: Path, campaign: Campaign, current_checkout: str, result: Result) -> None:
     _write(
         out / "findings.json",
         {
             "version": VERSION,
             "campaign": campaign.name,
-            "checkout": here,
+            "checkout": current_checkout,
             "finished": result.finished,
             "unfinished": result.unfinished,
             "counts": dict(sorted(result.counts.items())),

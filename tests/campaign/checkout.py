@@ -19,21 +19,21 @@ def checkout(root: Path = ROOT) -> str:
     commit = _git(root, "rev-parse", "HEAD").strip().decode()
     changed = hashlib.sha256()
     difference = _git(root, "diff", "--binary", "--no-ext-diff", "HEAD")
-    others = _git(root, "ls-files", "--others", "--exclude-standard", "-z").split(b"\0")[:-1]
+    untracked = _git(root, "ls-files", "--others", "--exclude-standard", "-z").split(b"\0")[:-1]
     changed.update(difference)
-    for name in sorted(others):
+    for name in sorted(untracked):
         path = root / name.decode(errors="surrogateescape")
         content = path.read_bytes() if path.is_file() else b""
         changed.update(name + b"\0" + hashlib.sha256(content).digest())
-    return f"{commit}+{changed.hexdigest()[:16]}" if difference or others else commit
+    return f"{commit}+{changed.hexdigest()[:16]}" if difference or untracked else commit
 
 
-def require_checkout(wanted: str, root: Path = ROOT) -> None:
-    """Raise UserError (code `other-checkout`) unless this machine has the checkout `wanted`."""
-    here = checkout(root)
-    if here != wanted:
+def require_checkout(expected: str, root: Path = ROOT) -> None:
+    """Raise UserError (code `other-checkout`) unless this machine has the checkout `expected`."""
+    current = checkout(root)
+    if current != expected:
         raise UserError(
-            f"the checkout on {platform.node()} is {here}, expected {wanted}",
+            f"the checkout on {platform.node()} is {current}, expected {expected}",
             code="other-checkout",
             where=str(root),
             hint="bring the machines that run the campaign to the same commit and changes",
@@ -61,10 +61,10 @@ def _git(root: Path, *arguments: str) -> bytes:
     try:
         return subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or b""
+        stderr = getattr(error, "stderr", None) or b""
         raise UserError(
             f"{root} on {platform.node()} is no checkout of git",
             code="no-checkout",
-            where=said.decode(errors="replace").strip() or str(error),
+            where=stderr.decode(errors="replace").strip() or str(error),
             hint="campaigns run where the repository is checked out, with the commit under test",
         ) from None

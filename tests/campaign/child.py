@@ -57,56 +57,58 @@ class Session:
     failures: list[Failure] = field(default_factory=list)
 
 
-def collect(paths: Sequence[str], how: Settings) -> list[str]:
+def collect(paths: Sequence[str], settings: Settings) -> list[str]:
     """The tests that a campaign consists of. Raises UserError where they cannot be collected."""
     with tempfile.TemporaryDirectory(prefix="kc-") as folder:
-        found = _session(paths, how, Path(folder), ("--collect-only",))
-    if found.code != 0:
-        raise UserError(f"pytest --collect-only ended with {found.code}:\n{found.printed}")
-    return found.collected
+        session = _session(paths, settings, Path(folder), ("--collect-only",))
+    if session.code != 0:
+        raise UserError(f"pytest --collect-only ended with {session.code}:\n{session.printed}")
+    return session.collected
 
 
-def run_tests(tests: Sequence[str], how: Settings) -> tuple[Counter[str], list[Failure]]:
+def run_tests(tests: Sequence[str], settings: Settings) -> tuple[Counter[str], list[Failure]]:
     """Run tests; how many had each outcome, and the failures."""
-    left, counts, failures = list(tests), Counter[str](), list[Failure]()
+    remaining, counts, failures = list(tests), Counter[str](), list[Failure]()
     before: dict[str, list[str]] = {}  # what ran in the same child, by the test that ended in it
-    while left:
+    while remaining:
         with tempfile.TemporaryDirectory(prefix="kc-") as folder:
-            said = _session(left, how, Path(folder))
-        counts += said.outcomes
-        for k, test in enumerate(said.ended):
-            before[test] = said.ended[:k]
-        before[said.current] = list(said.ended)
-        failures += said.failures
+            session = _session(remaining, settings, Path(folder))
+        counts += session.outcomes
+        for k, test in enumerate(session.ended):
+            before[test] = session.ended[:k]
+        before[session.current] = list(session.ended)
+        failures += session.failures
         # It did not end as pytest does, or failed without a test or a file that did.
-        broken = bool(said.current) or said.code not in ((0, 1, 2, 4) if said.failures else (0,))
-        if said.current:
-            failures.append(_broken(said, said.current))
-            counts["hung" if said.code is None else "crashed"] += 1
+        broken = bool(session.current) or session.code not in (
+            (0, 1, 2, 4) if session.failures else (0,)
+        )
+        if session.current:
+            failures.append(_broken(session, session.current))
+            counts["hung" if session.code is None else "crashed"] += 1
         elif broken:
-            failures.append(replace(_broken(said, ""), command=command(left, how)))
-        done = {*said.ended, said.current} & set(left)
-        left = [t for t in left if t not in done]
-        if not (broken and done):
+            failures.append(replace(_broken(session, ""), command=command(remaining, settings)))
+        finished = {*session.ended, session.current} & set(remaining)
+        remaining = [t for t in remaining if t not in finished]
+        if not (broken and finished):
             # Those of a file that cannot be imported are told by the failure of the file.
-            counts["not run"] += len(left)
-            if left and not said.failures and not broken:
-                failures.append(_absent(left))
+            counts["not run"] += len(remaining)
+            if remaining and not session.failures and not broken:
+                failures.append(_absent(remaining))
             break
-    return counts, _repeated(failures, how, before)
+    return counts, _repeated(failures, settings, before)
 
 
-def command(tests: Sequence[str], how: Settings, hangs: bool = False) -> str:
+def command(tests: Sequence[str], settings: Settings, hangs: bool = False) -> str:
     """The line that runs tests again, in the folder of the checkout."""
-    mark = f"-m {shlex.quote(how.mark)} " if how.mark else ""
-    limit = f"timeout -s ABRT {2 * how.seconds:g} " if hangs else ""
+    mark = f"-m {shlex.quote(settings.mark)} " if settings.mark else ""
+    limit = f"timeout -s ABRT {2 * settings.seconds:g} " if hangs else ""
     named = " ".join(shlex.quote(t) for t in tests)
-    options = f"-q -p no:cacheprovider --hypothesis-seed={how.seed} {mark}{named}"
-    return f"FUZZ_SEED={how.seed} {limit}python -m pytest {options}"
+    options = f"-q -p no:cacheprovider --hypothesis-seed={settings.seed} {mark}{named}"
+    return f"FUZZ_SEED={settings.seed} {limit}python -m pytest {options}"
 
 
 def _session(
-    tests: Sequence[str], how: Settings, folder: Path, more: Sequence[str] = ()
+    tests: Sequence[str], settings: Settings, folder: Path, extra_arguments: Sequence[str] = ()
 ) -> Session:
     """Run one child to its end, or until it has said nothing for too long."""
     log, printed, listed = folder / "log", folder / "printed", folder / "tests"
@@ -116,13 +118,13 @@ def _session(
     listed.write_text("".join(f"{ROOT / t}\n" for t in tests), encoding="utf-8")
     words = [sys.executable, "-m", "pytest", "-q", "-p", "tests.campaign.recorder"]
     words += ["-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)]
-    words += ["--campaign-log", str(log), "--basetemp", str(folder / "t"), *more]
-    words += ["--hypothesis-profile=campaign", f"--hypothesis-seed={how.seed}"]
-    words += ["-m", how.mark] if how.mark else []
+    words += ["--campaign-log", str(log), "--basetemp", str(folder / "t"), *extra_arguments]
+    words += ["--hypothesis-profile=campaign", f"--hypothesis-seed={settings.seed}"]
+    words += ["-m", settings.mark] if settings.mark else []
     paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     environ = os.environ | {
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
-        "FUZZ_SEED": str(how.seed),
+        "FUZZ_SEED": str(settings.seed),
         "TMPDIR": str(folder / "tmp"),
     }
     with printed.open("wb") as out:
@@ -136,18 +138,18 @@ def _session(
             start_new_session=True,
         )
         try:
-            code = _watched(child, log, how.seconds)
+            code = _watched(child, log, settings.seconds)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
     with printed.open("rb") as file:
         file.seek(max(0, printed.stat().st_size - TAIL))
-        said = Session(code, file.read(TAIL).decode(errors="replace"))
+        session = Session(code, file.read(TAIL).decode(errors="replace"))
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(json.JSONDecodeError):  # cut off by a crash
-            _note(said, json.loads(line), how)
-    return said
+            _note(session, json.loads(line), settings)
+    return session
 
 
 def _watched(child: subprocess.Popen[bytes], log: Path, seconds: float) -> int | None:
@@ -168,56 +170,56 @@ def _watched(child: subprocess.Popen[bytes], log: Path, seconds: float) -> int |
             return None
 
 
-def _note(said: Session, event: dict[str, Any], how: Settings) -> None:
+def _note(session: Session, event: dict[str, Any], settings: Settings) -> None:
     kind, test = event.pop("event"), event.pop("test")
     if kind == "collected":
-        said.collected.append(test)
+        session.collected.append(test)
     elif kind == "begin":
-        said.current = test
+        session.current = test
     elif kind == "end":
-        said.current = ""
-        said.ended.append(test)
+        session.current = ""
+        session.ended.append(test)
     elif kind == "outcome":
-        said.outcomes[event["outcome"]] += 1
+        session.outcomes[event["outcome"]] += 1
     elif kind == "failure":
         frames = tuple(event.pop("frames"))
-        line = command([test], how)
-        said.failures.append(
-            Failure(test=test, seed=how.seed, frames=frames, command=line, **event)
+        line = command([test], settings)
+        session.failures.append(
+            Failure(test=test, seed=settings.seed, frames=frames, command=line, **event)
         )
 
 
 _DUMPED = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)$', re.M)
 
 
-def _broken(said: Session, test: str) -> Failure:
+def _broken(session: Session, test: str) -> Failure:
     """The failure of a child that crashed or hung, or ended as pytest should not."""
-    kind, what = "Hang", "it said nothing for too long"
-    if said.code is not None:
+    kind, message = "Hang", "it said nothing for too long"
+    if session.code is not None:
         signal_name = ""
         with suppress(ValueError):
-            signal_name = signal.Signals(-said.code).name if said.code < 0 else ""
+            signal_name = signal.Signals(-session.code).name if session.code < 0 else ""
         kind = "Crash" if test else "Session"
-        what = signal_name or f"exit status {said.code}"
-        what += "" if test else f": {' / '.join(said.printed.strip().splitlines()[-3:])}"
-    block = said.printed.rpartition("most recent call first")[2]
-    if "Current thread" in said.printed:
-        block = said.printed.rpartition("Current thread")[2].partition("\n\n")[0]
+        message = signal_name or f"exit status {session.code}"
+        message += "" if test else f": {' / '.join(session.printed.strip().splitlines()[-3:])}"
+    block = session.printed.rpartition("most recent call first")[2]
+    if "Current thread" in session.printed:
+        block = session.printed.rpartition("Current thread")[2].partition("\n\n")[0]
     frames = [f"{_short(m['file'])}:{m['line']} in {m['name']}" for m in _DUMPED.finditer(block)]
-    ours = [f for f in frames if not f.startswith(("/", "<"))]
+    own_frames = [f for f in frames if not f.startswith(("/", "<"))]
     return Failure(
         kind=kind,
-        message=what,
+        message=message,
         test=test,
-        frames=tuple(reversed((ours or frames)[:8])),
-        printed=said.printed[-2000:],
+        frames=tuple(reversed((own_frames or frames)[:8])),
+        printed=session.printed[-2000:],
     )
 
 
 def _short(name: str) -> str:
     path = Path(name)
-    ours = path.is_relative_to(ROOT) and not path.is_relative_to(sys.prefix)
-    return str(path.relative_to(ROOT)) if ours else name
+    is_own = path.is_relative_to(ROOT) and not path.is_relative_to(sys.prefix)
+    return str(path.relative_to(ROOT)) if is_own else name
 
 
 def _absent(tests: Sequence[str]) -> Failure:
@@ -229,10 +231,10 @@ def _absent(tests: Sequence[str]) -> Failure:
 
 
 def _repeated(
-    failures: Sequence[Failure], how: Settings, before: dict[str, list[str]]
+    failures: Sequence[Failure], settings: Settings, before: dict[str, list[str]]
 ) -> list[Failure]:
     """The failures with commands that repeat them; of the same failure, the first is tried."""
-    known = set[str]()
+    tried_signatures = set[str]()
     out = []
     for failure in failures:
         mark = signature(failure)
@@ -240,21 +242,23 @@ def _repeated(
             out.append(failure)
             continue
         hangs = failure.kind == "Hang"
-        line = command([failure.test], how, hangs)
+        line = command([failure.test], settings, hangs)
         repeats = "not tried"
-        if mark not in known and len(known) < TRIED:
-            known.add(mark)
-            repeats, others = _tried(failure.test, before[failure.test], how, mark)
-            line = command([*others, failure.test], how, hangs)
-        out.append(replace(failure, seed=how.seed, command=line, repeats=repeats))
+        if mark not in tried_signatures and len(tried_signatures) < TRIED:
+            tried_signatures.add(mark)
+            repeats, needed_tests = _tried(failure.test, before[failure.test], settings, mark)
+            line = command([*needed_tests, failure.test], settings, hangs)
+        out.append(replace(failure, seed=settings.seed, command=line, repeats=repeats))
     return out
 
 
-def _tried(test: str, before: Sequence[str], how: Settings, mark: str) -> tuple[str, Sequence[str]]:
+def _tried(
+    test: str, before: Sequence[str], settings: Settings, mark: str
+) -> tuple[str, Sequence[str]]:
     """How a failure repeats, and the tests before it that are needed for that."""
 
-    def fails(others: Sequence[str]) -> bool:
-        return _fails_again([*others, test], how, mark)
+    def fails(needed_tests: Sequence[str]) -> bool:
+        return _fails_again([*needed_tests, test], settings, mark)
 
     if fails(()):
         return "alone", ()
@@ -281,10 +285,10 @@ def shortened(
     return tests
 
 
-def _fails_again(tests: Sequence[str], how: Settings, mark: str) -> bool:
+def _fails_again(tests: Sequence[str], settings: Settings, mark: str) -> bool:
     with tempfile.TemporaryDirectory(prefix="kc-") as folder:
-        said = _session(tests, how, Path(folder))
-    found = list(said.failures)
-    if said.current:
-        found.append(_broken(said, said.current))
-    return any(signature(f) == mark for f in found)
+        session = _session(tests, settings, Path(folder))
+    failures = list(session.failures)
+    if session.current:
+        failures.append(_broken(session, session.current))
+    return any(signature(f) == mark for f in failures)

@@ -55,9 +55,9 @@ def place(failure: Failure) -> str:
     """Where it was raised: the innermost frame in our package, else in tests, else nothing."""
     for folder in ("tensorkiln/", "tests/", ""):
         for frame in reversed(failure.frames):
-            file, _, rest = frame.partition(":")
+            file, _, position = frame.partition(":")
             if file.startswith(folder):
-                return f"{file} in {rest.partition(' in ')[2]}"
+                return f"{file} in {position.partition(' in ')[2]}"
     return ""
 
 
@@ -81,9 +81,13 @@ def normalised(message: str) -> str:
 
 def signature(failure: Failure) -> str:
     """What failures of one finding share, as ten digits."""
-    where = place(failure)
+    place_text = place(failure)
     # A crash says nothing; without a place, tests are all that tells two of them apart.
-    parts = [failure.kind, where or failure.test.partition("[")[0], normalised(failure.message)]
+    parts = [
+        failure.kind,
+        place_text or failure.test.partition("[")[0],
+        normalised(failure.message),
+    ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
 
 
@@ -92,14 +96,14 @@ def deduplicated(failures: Iterable[Failure]) -> list[Finding]:
     groups: dict[str, list[Failure]] = {}
     for failure in failures:
         groups.setdefault(signature(failure), []).append(failure)
-    found = []
+    findings = []
     for mark, group in groups.items():
         best = min(group, key=_length)
         tests = tuple(sorted({f.test for f in group}))[:MOST]
         seeds = tuple(sorted({f.seed for f in group}))[:MOST]
         message = normalised(best.message)
-        found.append(Finding(mark, place(best), message, len(group), tests, seeds, best))
-    return sorted(found, key=lambda f: (-f.count, f.signature))
+        findings.append(Finding(mark, place(best), message, len(group), tests, seeds, best))
+    return sorted(findings, key=lambda f: (-f.count, f.signature))
 
 
 def _length(failure: Failure) -> tuple[Any, ...]:

@@ -61,8 +61,8 @@ class Recorder:
     def __init__(self, path: Path):
         self._file: IO[str] = path.open("a", encoding="utf-8")
 
-    def _say(self, event: str, test: str, **rest: Any) -> None:
-        self._file.write(json.dumps({"event": event, "test": test, **rest}) + "\n")
+    def _say(self, event: str, test: str, **details: Any) -> None:
+        self._file.write(json.dumps({"event": event, "test": test, **details}) + "\n")
         self._file.flush()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -102,11 +102,11 @@ def _each(error: BaseException) -> list[BaseException]:
     """The exceptions of a group: Hypothesis raises one for several faults."""
     if isinstance(error, BaseExceptionGroup):
         notes = getattr(error, "__notes__", [])
-        found = [e for inner in error.exceptions for e in _each(inner)]
-        for e in found:
+        causes = [e for inner in error.exceptions for e in _each(inner)]
+        for e in causes:
             for note in notes:
                 e.add_note(note)
-        return found
+        return causes
     return [error]
 
 
@@ -130,13 +130,13 @@ def described(error: BaseException) -> dict[str, Any]:
 def frames(trace: TracebackType | None) -> list[str]:
     """The last frames of our own code, as `file:line in function`, files of this checkout relative
     to it."""
-    found = []
+    frame_lines = []
     while trace is not None:
         code = trace.tb_frame.f_code
-        found.append(f"{_short(code.co_filename)}:{trace.tb_lineno} in {code.co_name}")
+        frame_lines.append(f"{_short(code.co_filename)}:{trace.tb_lineno} in {code.co_name}")
         trace = trace.tb_next
-    ours = [f for f in found if not f.startswith("/")]
-    return (ours or found)[-FRAMES:]
+    own_frames = [f for f in frame_lines if not f.startswith("/")]
+    return (own_frames or frame_lines)[-FRAMES:]
 
 
 def _short(name: str) -> str:

@@ -90,23 +90,23 @@ def run_rows(runner: str, items: Sequence[str], seed: int) -> tuple[Counter[str]
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-    counts, failures, seen = Counter[str](), list[Failure](), set[str]()
+    counts, failures, reported = Counter[str](), list[Failure](), set[str]()
     for line in printed.splitlines():
         if line.startswith(MARK):
-            item, kind, what = json.loads(line.removeprefix(MARK))
-            seen.add(item)
+            item, kind, details = json.loads(line.removeprefix(MARK))
+            reported.add(item)
             counts[kind] += 1
             if kind not in GOOD[runner]:
-                failures.append(_failure(runner, item, seed, kind, what))
-    left = [item for item in items if item not in seen]
-    if left:
-        counts["not run"] += len(left)
-        what = f"exit status {child.returncode}: {printed.strip()[-500:]}"
-        failures.append(_failure(runner, left[0], seed, "Session", what))
+                failures.append(_failure(runner, item, seed, kind, details))
+    missing = [item for item in items if item not in reported]
+    if missing:
+        counts["not run"] += len(missing)
+        details = f"exit status {child.returncode}: {printed.strip()[-500:]}"
+        failures.append(_failure(runner, missing[0], seed, "Session", details))
     return counts, failures
 
 
-def _failure(runner: str, item: str, seed: int, kind: str, what: str) -> Failure:
+def _failure(runner: str, item: str, seed: int, kind: str, details: str) -> Failure:
     if runner == "random-graphs":
         test = f"tests/frontend/random_graphs.py[{seed} {item}]"
     elif runner == "extents":
@@ -115,7 +115,7 @@ def _failure(runner: str, item: str, seed: int, kind: str, what: str) -> Failure
         name, route = item.split()
         test = f"tests/gallery/{name}[{route}]"
     line = row_command(runner, [item], seed)
-    return Failure(kind=kind, message=what, test=test, seed=seed, command=line)
+    return Failure(kind=kind, message=details, test=test, seed=seed, command=line)
 
 
 def _graphs(seed: str, items: Sequence[str]) -> Iterator[tuple[str, str, str]]:
@@ -123,10 +123,10 @@ def _graphs(seed: str, items: Sequence[str]) -> Iterator[tuple[str, str, str]]:
 
     numbers = [int(item) for item in items]
     assert all(b == a + 1 for a, b in pairwise(numbers)), "the numbers of a shard follow each other"
-    for at in range(0, len(numbers), PART):
-        piece = numbers[at : at + PART]
-        for k, found in sorted(part(seed, piece[0], len(piece)).items()):
-            yield str(k), found.kind, found.what
+    for start in range(0, len(numbers), PART):
+        piece = numbers[start : start + PART]
+        for k, result in sorted(part(seed, piece[0], len(piece)).items()):
+            yield str(k), result.kind, result.details
 
 
 def _zoo(seed: str, items: Sequence[str]) -> Iterator[tuple[str, str, str]]:
@@ -134,16 +134,18 @@ def _zoo(seed: str, items: Sequence[str]) -> Iterator[tuple[str, str, str]]:
 
     for item in items:
         name, route = item.split()
-        found = alone(name, route, False)
-        yield item, found.kind, found.what
+        outcome = alone(name, route, False)
+        yield item, outcome.kind, outcome.details
 
 
 def _extents(seed: str, items: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     from tests.frontend.extents import chosen, outcomes, reason
 
     for item in items:
-        told = [f"{v.places} {row}" for v, row in outcomes(chosen([item])) if not reason(v, row)]
-        yield item, "wrong" if told else "right", "; ".join(told)
+        problems = [
+            f"{v.places} {row}" for v, row in outcomes(chosen([item])) if not reason(v, row)
+        ]
+        yield item, "wrong" if problems else "right", "; ".join(problems)
 
 
 _RUN = {"extents": _extents, "random-graphs": _graphs, "zoo": _zoo}
@@ -155,8 +157,8 @@ def main() -> None:
 
     end_with_parent()
     runner, seed, *items = sys.argv[1:]
-    for found in _RUN[runner](seed, items):
-        print(MARK + json.dumps(found), flush=True)
+    for result in _RUN[runner](seed, items):
+        print(MARK + json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

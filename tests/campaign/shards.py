@@ -74,18 +74,18 @@ def run_shard(shard: Shard, until: float) -> Report:
     start = time.perf_counter()
     counts: Counter[str]
     if shard.runner == "pytest":
-        how = Settings(shard.mark, shard.seed, shard.seconds)
-        counts, failures = run_tests(shard.items, how)
+        settings = Settings(shard.mark, shard.seed, shard.seconds)
+        counts, failures = run_tests(shard.items, settings)
     else:
         counts, failures = run_rows(shard.runner, shard.items, shard.seed)
     failures = [replace(f, seed=shard.seed) for f in failures]
-    took = time.perf_counter() - start
-    return Report(dict(sorted(counts.items())), tuple(failures), took, platform.node())
+    seconds = time.perf_counter() - start
+    return Report(dict(sorted(counts.items())), tuple(failures), seconds, platform.node())
 
 
-def read_report(value: object, where: str) -> Report:
+def read_report(value: object, place: str) -> Report:
     """The report of a file that a campaign wrote. Raises UserError (code `bad-campaign`)."""
-    reader = Reader(value, where, DAMAGED)
+    reader = Reader(value, place, DAMAGED)
     if reader.number("version") != VERSION:
         raise reader.wrong(f"expected {VERSION}", "version")
     counts = reader.child("counts")

@@ -104,8 +104,8 @@ FAULTS = {
 
 
 def test_each_fault_is_found_once(ran: Ran) -> None:
-    found = [(f.shortest.kind, f.where, f.shortest.repeats) for f in ran.result.findings]
-    assert Counter(found) == Counter(FAULTS), table(ran.result.findings)
+    findings = [(f.shortest.kind, f.where, f.shortest.repeats) for f in ran.result.findings]
+    assert Counter(findings) == Counter(FAULTS), table(ran.result.findings)
     by_kind = {(f.shortest.kind, f.where): f for f in ran.result.findings}
     raised = by_kind["UserError", "tensorkiln/target/isa.py in check_cpu"]
     assert (raised.count, raised.seeds, len(raised.tests)) == (7, (1, 2), 4)
@@ -133,7 +133,7 @@ def test_commands_fail_again(ran: Ran) -> None:
     for finding in ran.result.findings:
         line = finding.shortest.command.replace("python -m", f"{sys.executable} -m")
         line = line.replace("timeout -s ABRT 10 ", "timeout -s ABRT 6 ")  # time enough to hang
-        done = subprocess.run(
+        process = subprocess.run(
             ["sh", "-c", line],
             cwd=ROOT,
             env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)},
@@ -141,17 +141,17 @@ def test_commands_fail_again(ran: Ran) -> None:
             text=True,
             timeout=300,
         )
-        assert done.returncode != 0, f"{line}\n{done.stdout}"
+        assert process.returncode != 0, f"{line}\n{process.stdout}"
         if finding.shortest.kind.endswith("Error"):
-            assert re.search(r"\b1 failed", done.stdout), f"{line}\n{done.stdout}"
-            assert finding.shortest.message.partition("\n")[0] in done.stdout
+            assert re.search(r"\b1 failed", process.stdout), f"{line}\n{process.stdout}"
+            assert finding.shortest.message.partition("\n")[0] in process.stdout
 
 
 def test_a_killed_worker_costs_its_shard_alone(ran: Ran) -> None:
     assert ran.killed
-    every = ran.first + ran.second
+    shards = ran.first + ran.second
     twice = Counter(ran.second)
-    assert len(set(every)) == 6
+    assert len(set(shards)) == 6
     assert max(twice.values()) <= 2, "no shard but that of the killed worker is run again"
     assert not [f for f in ran.result.findings if f.shortest.kind == "WorkerLost"]
 
@@ -171,17 +171,19 @@ class _Refusing(Executor):
 
 
 def test_findings_are_written(ran: Ran) -> None:
-    told = json.loads((ran.out / "findings.json").read_text())
-    assert told["checkout"] == checkout() and told["finished"] == 6
-    assert [f["signature"] for f in told["findings"]] == [f.signature for f in ran.result.findings]
+    document = json.loads((ran.out / "findings.json").read_text())
+    assert document["checkout"] == checkout() and document["finished"] == 6
+    assert [f["signature"] for f in document["findings"]] == [
+        f.signature for f in ran.result.findings
+    ]
     assert (ran.out / "findings.txt").read_text() == ran.result.text() + "\n"
     assert not list(ran.out.rglob("*.tmp"))
 
 
 def test_a_folder_is_of_one_campaign_and_checkout(ran: Ran, tmp_path: Path) -> None:
-    other = replace(PLANTED, name="other")
+    other_campaign = replace(PLANTED, name="other")
     with pytest.raises(UserError, match="is of campaign planted, this is other"):
-        run_campaign(other, ran.items, _Refusing(), ran.out, PLAN)
+        run_campaign(other_campaign, ran.items, _Refusing(), ran.out, PLAN)
     shutil.copytree(ran.out, tmp_path / "out")
     about = tmp_path / "out" / "campaign.json"
     about.write_text(about.read_text().replace(checkout()[:12], "0" * 12))
@@ -222,8 +224,10 @@ def test_what_no_test_tells_is_told(seed: int) -> None:
 
 
 def test_a_test_that_is_not_there_is_told() -> None:
-    there = "tests/campaign/planted_broken.py::test_b"
-    counts, failures = run_tests([there, there.replace("_b", "_c")], Settings("", 0, 60))
+    present_test = "tests/campaign/planted_broken.py::test_b"
+    counts, failures = run_tests(
+        [present_test, present_test.replace("_b", "_c")], Settings("", 0, 60)
+    )
     assert len(failures) == 1 and "test_c" in failures[0].printed + failures[0].test
     assert counts["not run"] >= 1
 
@@ -244,21 +248,23 @@ def test_a_checkout_is_its_commit_and_changes(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("ignored\n")
     _git(tmp_path, "add", ".")
     _git(tmp_path, "commit", "-qm", "one")
-    seen = [checkout(tmp_path)]
+    checkouts = [checkout(tmp_path)]
     (tmp_path / "ignored").write_text("1")
-    assert checkout(tmp_path) == seen[0] and "+" not in seen[0]
+    assert checkout(tmp_path) == checkouts[0] and "+" not in checkouts[0]
     for name, text in (("a", "2"), ("b", ""), ("b", "3"), ("c", "3")):
         (tmp_path / name).write_text(text)
-        seen.append(checkout(tmp_path))
+        checkouts.append(checkout(tmp_path))
     _git(tmp_path, "add", ".")
-    seen.append(checkout(tmp_path))
+    checkouts.append(checkout(tmp_path))
     _git(tmp_path, "commit", "-qm", "two")
-    seen.append(checkout(tmp_path))
-    assert len(set(seen[:5])) == 5 and seen[-1] != seen[0] and "+" not in seen[-1]
-    require_checkout(seen[-1], tmp_path)
-    said = re.escape(f"is {seen[-1]}, expected {seen[0]}")
-    with pytest.raises(UserError, match=said) as raised:
-        require_checkout(seen[0], tmp_path)
+    checkouts.append(checkout(tmp_path))
+    assert (
+        len(set(checkouts[:5])) == 5 and checkouts[-1] != checkouts[0] and "+" not in checkouts[-1]
+    )
+    require_checkout(checkouts[-1], tmp_path)
+    message = re.escape(f"is {checkouts[-1]}, expected {checkouts[0]}")
+    with pytest.raises(UserError, match=message) as raised:
+        require_checkout(checkouts[0], tmp_path)
     assert raised.value.code == "other-checkout"
 
 
@@ -322,7 +328,7 @@ def test_nothing_begins_after_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first_message", "second_message"),
     [
         ("f32 (3, 4) is not (5, 6, 7)", "f32 (30, 4) is not (1, 2)"),
         ("at 0x7f12ab", "at 0x1"),
@@ -333,16 +339,16 @@ def test_nothing_begins_after_the_end(tmp_path: Path) -> None:
         ("a  b", "a b"),
     ],
 )
-def test_what_varies_is_not_in_a_signature(one: str, other: str) -> None:
-    assert normalised(one) == normalised(other)
+def test_what_varies_is_not_in_a_signature(first_message: str, second_message: str) -> None:
+    assert normalised(first_message) == normalised(second_message)
 
 
 def test_signatures_tell_faults_apart() -> None:
     base = Failure(kind="E", message="a 1", test="t[1]", frames=("tensorkiln/a.py:1 in f",))
-    same = replace(base, message="a 2", test="u", seed=9, frames=("tensorkiln/a.py:7 in f",))
+    similar = replace(base, message="a 2", test="u", seed=9, frames=("tensorkiln/a.py:7 in f",))
     deeper = replace(base, frames=(*base.frames, "/usr/lib/x.py:3 in g", "tests/t.py:1 in h"))
-    assert signature(base) == signature(same) == signature(deeper)
-    others = [
+    assert signature(base) == signature(similar) == signature(deeper)
+    different = [
         replace(base, kind="F"),
         replace(base, message="b 1"),
         replace(base, frames=("tensorkiln/a.py:1 in g",)),
@@ -350,37 +356,49 @@ def test_signatures_tell_faults_apart() -> None:
         replace(base, frames=()),
         replace(base, frames=(), test="u[1]"),
     ]
-    assert len({signature(f) for f in (base, *others)}) == 7
+    assert len({signature(f) for f in (base, *different)}) == 7
 
 
 def test_the_shortest_that_repeats_is_kept_in_any_order() -> None:
-    made = [
-        Failure(kind="E", message="m" * n, test=f"t{n}", frames=("tests/a.py:1 in f",), repeats=how)
-        for n, how in ((3, "no"), (9, "alone"), (7, "alone"), (1, "not tried"), (2, "after others"))
+    failures = [
+        Failure(
+            kind="E",
+            message="m" * n,
+            test=f"t{n}",
+            frames=("tests/a.py:1 in f",),
+            repeats=repeatability,
+        )
+        for n, repeatability in (
+            (3, "no"),
+            (9, "alone"),
+            (7, "alone"),
+            (1, "not tried"),
+            (2, "after others"),
+        )
     ]
-    made = [replace(f, message="m", example="e" * len(f.message)) for f in made]
-    want = deduplicated(made)
+    failures = [replace(f, message="m", example="e" * len(f.message)) for f in failures]
+    want = deduplicated(failures)
     assert len(want) == 1 and want[0].shortest.test == "t7" and want[0].count == 5
     for seed in range(10):
-        random.Random(seed).shuffle(made)
-        assert deduplicated(made) == want
+        random.Random(seed).shuffle(failures)
+        assert deduplicated(failures) == want
 
 
 @given(st.integers(1, 40), st.sets(st.integers(0, 39), min_size=1, max_size=3), st.integers(0, 99))
 def test_tests_that_are_not_needed_are_left_out(size: int, some: set[int], steps: int) -> None:
     tests = [str(k) for k in range(size)]
     needed = {str(k % size) for k in some}
-    asked: list[Sequence[str]] = []
+    subsets: list[Sequence[str]] = []
 
-    def fails(others: Sequence[str]) -> bool:
-        asked.append(others)
-        return needed <= set(others)
+    def fails(other_tests: Sequence[str]) -> bool:
+        subsets.append(other_tests)
+        return needed <= set(other_tests)
 
-    left = shortened(tests, fails, lambda: len(asked) < steps)
-    assert needed <= set(left) and list(left) == [t for t in tests if t in set(left)]
+    remaining = shortened(tests, fails, lambda: len(subsets) < steps)
+    assert needed <= set(remaining) and list(remaining) == [t for t in tests if t in set(remaining)]
     if len(needed) == 1 and steps == 99:
-        assert set(left) == needed
-    assert len(asked) <= min(steps, 2 * size.bit_length())
+        assert set(remaining) == needed
+    assert len(subsets) <= min(steps, 2 * size.bit_length())
 
 
 def test_reports_are_read_as_they_were_written() -> None:
@@ -428,15 +446,18 @@ def test_items_by_name() -> None:
 def test_parts_hold_every_item_once(sizes: list[int], parts: int) -> None:
     files = [[f"{k}.py::t[{n}]" for n in range(size)] for k, size in enumerate(sizes)]
     items = [item for file in files for item in file]
-    made = divided(PLANTED, items, parts)
-    assert sorted(x for part in made for x in part) == sorted(items)
-    assert len(made) <= parts and all(made)
+    shard_items = divided(PLANTED, items, parts)
+    assert sorted(x for part in shard_items for x in part) == sorted(items)
+    assert len(shard_items) <= parts and all(shard_items)
     for file in files:
-        shares = [[x for x in part if x in file] for part in made]
-        used = [s for s in shares if s]
-        assert len(used) == min(parts, len(file)), "a file is spread as far as it goes"
-        assert max(map(len, used), default=0) - min(map(len, used), default=0) <= 1
-        for share in used:
+        shares = [[x for x in part if x in file] for part in shard_items]
+        nonempty_shares = [s for s in shares if s]
+        assert len(nonempty_shares) == min(parts, len(file)), "a file is spread as far as it goes"
+        assert (
+            max(map(len, nonempty_shares), default=0) - min(map(len, nonempty_shares), default=0)
+            <= 1
+        )
+        for share in nonempty_shares:
             assert share == file[file.index(share[0]) : file.index(share[0]) + len(share)]
     graphs = divided(CAMPAIGNS["random-graphs"], [str(k) for k in range(sum(sizes))], parts)
     assert [int(x) for part in graphs for x in part] == list(range(sum(sizes)))
@@ -448,10 +469,10 @@ def test_parts_hold_every_item_once(sizes: list[int], parts: int) -> None:
 def _make(target: str, *variables: str) -> str:
     words = ["make", "-n", "-C", str(ROOT), target, *variables]
     environ = {k: v for k, v in os.environ.items() if "MAKE" not in k and k != "EXECUTOR"}
-    said = subprocess.run(
+    output = subprocess.run(
         words, env=environ, capture_output=True, text=True, timeout=60, check=True
     ).stdout
-    lines = [" ".join(line.split()) for line in said.replace("\\\n", " ").splitlines()]
+    lines = [" ".join(line.split()) for line in output.replace("\\\n", " ").splitlines()]
     return "\n".join(x for x in lines if "-m tests." in x or "-m pytest" in x)
 
 
@@ -471,8 +492,8 @@ def test_targets_of_make_run_the_same_with_and_without_an_executor(name: str) ->
 
 
 def test_commands_are_for_a_shell() -> None:
-    said = command(["a.py::t[x y]"], Settings("p or q", 3, 10), hangs=True)
-    assert said == (
+    line = command(["a.py::t[x y]"], Settings("p or q", 3, 10), hangs=True)
+    assert line == (
         "FUZZ_SEED=3 timeout -s ABRT 20 python -m pytest -q -p no:cacheprovider "
         "--hypothesis-seed=3 -m 'p or q' 'a.py::t[x y]'"
     )

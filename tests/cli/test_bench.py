@@ -33,8 +33,8 @@ def library(model: Path) -> Path:
 
 def bench(capsys: pytest.CaptureFixture[str], *options: object) -> tuple[int, str, str]:
     code = main(["bench", *map(str, options), "--seconds", "0.01", "--dim", "batch=2"])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 def test_percentiles() -> None:
@@ -48,22 +48,22 @@ def test_nothing_is_compared_that_nobody_asked_for(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, _ = bench(capsys, model, "--json")
-    told = json.loads(out)
-    assert code == 0 and told["agrees"] is None and told["peer"] is None
-    assert told["not_compared"] == "--compare was not given"
-    assert told["ours"]["min_ms"] <= told["ours"]["p90_ms"] <= told["ours"]["p99_ms"]
+    answer = json.loads(out)
+    assert code == 0 and answer["agrees"] is None and answer["peer"] is None
+    assert answer["not_compared"] == "--compare was not given"
+    assert answer["ours"]["min_ms"] <= answer["ours"]["p90_ms"] <= answer["ours"]["p99_ms"]
     code, out, _ = bench(capsys, model, "--compare", "--json")
-    told = json.loads(out)
-    assert code == 0 and told["agrees"] is True and told["peer"]["count"] > 0
+    answer = json.loads(out)
+    assert code == 0 and answer["agrees"] is True and answer["peer"]["count"] > 0
 
 
 def test_streams_of_a_library_and_of_a_model(
     model: Path, library: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, _ = bench(capsys, library, "--streams", 3, "--json")
-    told = json.loads(out)
-    assert code == 0 and told["streams"] == 3 and told["threads"] == 1
-    assert set(told["per_second"]) == {"ours"} and told["per_second"]["ours"] > 0
+    answer = json.loads(out)
+    assert code == 0 and answer["streams"] == 3 and answer["threads"] == 1
+    assert set(answer["per_second"]) == {"ours"} and answer["per_second"]["ours"] > 0
     code, out, _ = bench(capsys, library, "--model", model, "--streams", 2)
     assert code == 0 and "ONNX Runtime:" in out
     assert out.count("calls per second with 2 at a time, 1 thread(s) each") == 2
@@ -135,13 +135,13 @@ def test_the_trace_of_kernels(
 
 def test_kernels_without_times_are_named(model: Path) -> None:
     exe = tk.compile(model, "native")
-    first, *rest = [k.symbol for k in exe.kernels]
+    first, *other_symbols = [k.symbol for k in exe.kernels]
     times = [KernelTime(first, "linear", 1, math.nan, 0, 0)]
-    times += [KernelTime(name, "linear", 1, 2.0, 4e3, 8e3) for name in rest]
+    times += [KernelTime(name, "linear", 1, 2.0, 4e3, 8e3) for name in other_symbols]
     trace = trace_of(exe, times)
     assert trace["otherData"]["not measured"] == first  # type: ignore[index]
     events = [e for e in trace["traceEvents"] if e["ph"] == "X"]  # type: ignore[attr-defined]
-    assert [e["name"] for e in events] == rest
+    assert [e["name"] for e in events] == other_symbols
     assert events[0]["args"]["GFLOP/s"] == 2.0 and events[0]["args"]["GB/s"] == 4.0
 
 

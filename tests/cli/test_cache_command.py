@@ -18,16 +18,16 @@ CPUS = ("x86-64", "x86-64-v2")
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
     monkeypatch.setenv("KILN_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("KILN_CACHE_LIMIT", "1M")
-    made = Cache(tmp_path / "cache", 1 << 20)
+    filled_cache = Cache(tmp_path / "cache", 1 << 20)
     for n in range(8):
-        made.put(key_of({"n": str(n)}), b"x" * 1000, {"n": str(n)})
-    return made
+        filled_cache.put(key_of({"n": str(n)}), b"x" * 1000, {"n": str(n)})
+    return filled_cache
 
 
 def report(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, object]:
     assert main(["cache", "--json", *args]) == 0
-    found = json.loads(capsys.readouterr().out)
-    return {name: found[name] for name in found if name not in ("command", "version")}
+    answer = json.loads(capsys.readouterr().out)
+    return {name: answer[name] for name in answer if name not in ("command", "version")}
 
 
 def test_usage(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,8 +77,8 @@ def test_refusals(
     monkeypatch.setenv(variable, value)
     try:
         code = main(["cache", *args])
-    except SystemExit as left:
-        code = left.code  # type: ignore[assignment]
+    except SystemExit as exit_error:
+        code = exit_error.code  # type: ignore[assignment]
     assert code == 2 and message in capsys.readouterr().err
     assert cache.usage()[0] == 8
 
@@ -103,5 +103,7 @@ def test_why_missed(
     first = missed(*v1)
     assert first and set(first) == {"the cache holds nothing of this kind"}
     assert missed(*v1) == []
-    other = missed(*v2)
-    assert other and all("nearest entry" in why and "target" in why for why in other)
+    other_reasons = missed(*v2)
+    assert other_reasons and all(
+        "nearest entry" in reason and "target" in reason for reason in other_reasons
+    )

@@ -49,8 +49,8 @@ def node(op: str, domain: str = "", **attrs: Any) -> onnx.NodeProto:
 def test_text_of_a_model(tmp_path: Path, output: Any, golden: Callable[[Path, str], None]) -> None:
     """The definitions that are in force in its opset, each once, and one that nobody has."""
     names = ["And", "Softmax", "Bernoulli", "Softmax", "StringSplit"]
-    made = of_nodes(*map(node, names), node("Gated", "com.acme"), ai_onnx=22, com_acme=2)
-    onnx.save(made, tmp_path / "net.onnx")
+    model = of_nodes(*map(node, names), node("Gated", "com.acme"), ai_onnx=22, com_acme=2)
+    onnx.save(model, tmp_path / "net.onnx")
     assert main(["check", str(tmp_path / "net.onnx"), "--table"]) == 0
     golden(Path(__file__).parent / "golden" / "check_table.txt", output().out)
 
@@ -111,7 +111,7 @@ def test_operators_in_bodies_and_functions() -> None:
     outer = helper.make_graph([node("If", then_branch=body, else_branch=body)], "b", [], [])
     imports = [helper.make_opsetid("", 12)]
     f = helper.make_function("own", "F", ["x"], ["y"], [node("Relu"), node("Neg")], imports)
-    found = rows_of(
+    rows = rows_of(
         of_nodes(
             node("If", then_branch=outer, else_branch=body),
             node("F", "own"),
@@ -123,7 +123,7 @@ def test_operators_in_bodies_and_functions() -> None:
             ai_onnx_ml=3,
         )
     )
-    names = [(row.name, row.opset) for row in found]
+    names = [(row.name, row.opset) for row in rows]
     assert names == [
         ("If", 21),
         ("Neg", 6),
@@ -158,9 +158,9 @@ def test_a_file_that_is_no_model(tmp_path: Path, output: Any) -> None:
 
 def test_types_are_the_standards() -> None:
     """Each element type of a cell is one of ONNX's, alone or in a sequence or an optional."""
-    known = {name.lower() for name in TensorProto.DataType.keys()}  # noqa: SIM118
+    type_names = {name.lower() for name in TensorProto.DataType.keys()}  # noqa: SIM118
     for row in rows():
         for cells in row.types.values():
             for cell in cells:
                 words = cell.type.replace("optional(", "").replace("seq(", "").rstrip(")")
-                assert words in known or words.startswith("map("), cell
+                assert words in type_names or words.startswith("map("), cell

@@ -79,8 +79,8 @@ def test_help_is_fast() -> None:
             "except SystemExit: pass\n"
             "print(*sorted(sys.modules), file=sys.stderr)\n"
         )
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-        modules = set(done.stderr.split())
+        process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        modules = set(process.stderr.split())
         assert not modules & {"numpy", "llvmlite", "onnx", "tensorkiln.target", "tensorkiln.ir"}
         assert {name for name in modules if name.startswith("tensorkiln.cli.")} <= {
             f"tensorkiln.cli.{name}" for name in ("entry", "fold", "options", "screen", "stdin")
@@ -226,8 +226,8 @@ def test_inspect(compiler: fakes.FakeCompiler, output: Any) -> None:
 
 def test_inspect_json(compiler: fakes.FakeCompiler, output: Any) -> None:
     assert main(["inspect", "net.so", "--json"]) == 0
-    shown, expected = json.loads(output().out), json.loads(json.dumps(fakes.REPORT.to_json()))
-    assert {key: shown[key] for key in expected} == expected
+    answer, expected = json.loads(output().out), json.loads(json.dumps(fakes.REPORT.to_json()))
+    assert {key: answer[key] for key in expected} == expected
 
 
 def test_targets(output: Any) -> None:
@@ -300,6 +300,6 @@ def test_closed_pipe_is_quiet() -> None:
     import subprocess
 
     script = f"{sys.executable} -m tensorkiln.cli targets --json | head -1; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[0] == "{"
-    assert "Traceback" not in done.stderr
+    process = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert process.stdout.splitlines()[0] == "{"
+    assert "Traceback" not in process.stderr

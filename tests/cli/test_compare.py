@@ -72,9 +72,9 @@ def test_nothing_agrees_without_a_comparison(
     """No model, or no ONNX Runtime (its session is None)."""
     answer = compared(monkeypatch, None, model)
     assert (answer.peer, answer.difference) == (None, None)
-    told = json.loads(json.dumps(answer.to_json()))
-    assert told["agrees"] is None
-    assert reason in told["not_compared"]
+    answer_json = json.loads(json.dumps(answer.to_json()))
+    assert answer_json["agrees"] is None
+    assert reason in answer_json["not_compared"]
     assert f"not compared: {answer.not_compared}" in answer_text(answer)
     assert "agree" not in answer_text(answer)
 
@@ -123,14 +123,14 @@ def test_ratio_in_the_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "off", "agrees"),
+    ("precision", "offset", "agrees"),
     [("float16", 5e-3, True), ("float16", 5e-2, False), ("bfloat16", 3e-2, True)],
 )
 def test_tolerance_of_lower_precisions(
-    monkeypatch: pytest.MonkeyPatch, precision: str, off: float, agrees: bool
+    monkeypatch: pytest.MonkeyPatch, precision: str, offset: float, agrees: bool
 ) -> None:
     """A part of the largest result, wherever the difference is; the text names the precision."""
     monkeypatch.setattr(compare, "precision_of", lambda path: precision)
-    answer = compared(monkeypatch, Session(lambda y: y + off * np.abs(y).max()))
+    answer = compared(monkeypatch, Session(lambda y: y + offset * np.abs(y).max()))
     assert (answer.precision, answer.agrees) == (precision, agrees)
     assert f"as far as {precision} goes" in answer_text(answer)

@@ -40,10 +40,10 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def need(shell: str) -> str:
-    found = shutil.which(shell)
-    if found is None:
+    tool = shutil.which(shell)
+    if tool is None:
         pytest.skip(f"{shell} is not installed")
-    return found
+    return tool
 
 
 # A file that is completed by the shell itself is `<files>`, a folder `<folders>`.
@@ -55,11 +55,11 @@ def in_bash(script: Path, lines: Sequence[Sequence[str]]) -> list[list[str]]:
         calls.append("COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); answer=''; _kiln")
         calls.append('printf "%s\\t" "${COMPREPLY[@]}" $answer; echo')
     text = "\n".join(calls)
-    done = subprocess.run([need("bash"), "-c", text], capture_output=True, text=True, check=True)
-    assert done.stderr == ""
+    process = subprocess.run([need("bash"), "-c", text], capture_output=True, text=True, check=True)
+    assert process.stderr == ""
     return [
         [{"<default>": "<files>", "<dirnames>": "<folders>"}.get(w, w) for w in line.split("\t")]
-        for line in done.stdout.splitlines()
+        for line in process.stdout.splitlines()
     ]
 
 
@@ -69,7 +69,7 @@ def in_fish(script: Path, lines: Sequence[Sequence[str]], folder: Path) -> list[
     for words in lines:
         line = " ".join(words)
         calls.append(f"complete -C {shlex.quote(line)}; echo =end=")
-    done = subprocess.run(
+    process = subprocess.run(
         [need("fish"), "--no-config", "-c", "\n".join(calls)],
         capture_output=True,
         text=True,
@@ -77,14 +77,14 @@ def in_fish(script: Path, lines: Sequence[Sequence[str]], folder: Path) -> list[
         cwd=folder,
         env={**os.environ, "HOME": str(folder)},
     )
-    assert done.stderr == ""
-    found = []
-    for text in done.stdout.split("=end=\n")[:-1]:
+    assert process.stderr == ""
+    offers = []
+    for text in process.stdout.split("=end=\n")[:-1]:
         words = [line.partition("\t")[0] for line in text.splitlines()]
         if "a-folder/" in words:
             words = ["<files>" if "a-file" in words else "<folders>"]
-        found.append(words)
-    return found
+        offers.append(words)
+    return offers
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish"])
@@ -93,25 +93,25 @@ def test_everything_is_completed(shell: str, scripts: Path, tmp_path: Path) -> N
     (tmp_path / "a-file").touch()
     (tmp_path / "a-folder").mkdir()
     lines: list[list[str]] = [["kiln", ""], ["kiln", "new"], ["kiln", "--color", ""]]
-    wanted: list[set[str]] = [set(commands()), {"new-project"}, set()]
+    expected: list[set[str]] = [set(commands()), {"new-project"}, set()]
     for name, parser in commands().items():
         for action in parser._actions:
             for option in action.option_strings:
                 # of a whole short option, fish offers those that may follow it: -hq
                 lines.append(["kiln", name, option if option.startswith("--") else "-"])
-                wanted.append({option})
+                expected.append({option})
                 if action.nargs == 0:
                     continue
                 lines.append(["kiln", name, option, ""])
-                wanted.append(values_of(action))
+                expected.append(values_of(action))
             if not action.option_strings:
                 lines.append(["kiln", name, ""])
-                wanted.append(values_of(action))
+                expected.append(values_of(action))
     if shell == "bash":
-        found = in_bash(scripts / "bash", lines)
+        offers = in_bash(scripts / "bash", lines)
     else:
-        found = in_fish(scripts / "fish", lines, tmp_path)
-    for line, words, want in zip(lines, found, wanted, strict=True):
+        offers = in_fish(scripts / "fish", lines, tmp_path)
+    for line, words, want in zip(lines, offers, expected, strict=True):
         assert set(words) >= want, (line, words)
         if want & {"<files>", "<folders>"}:
             assert set(words) - {""} == want, (line, words)
@@ -152,42 +152,42 @@ BASH = [
 
 
 def test_words_that_bash_splits(scripts: Path) -> None:
-    found = in_bash(scripts / "bash", [words for words, _ in BASH])
-    for (words, want), have in zip(BASH, found, strict=True):
+    offers = in_bash(scripts / "bash", [words for words, _ in BASH])
+    for (words, want), have in zip(BASH, offers, strict=True):
         assert [w for w in have if w] == want, words
 
 
 def typed(argv: list[str], setup: str, keys: str, folder: Path) -> str:
     """The line that an interactive shell has after `keys`; `setup` binds Ctrl-T to print it."""
-    ours, theirs = pty.openpty()
+    controller, terminal = pty.openpty()
     process = subprocess.Popen(
         argv,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
         cwd=folder,
         env={**os.environ, "TERM": "xterm", "PS1": "", "HOME": str(folder)},
         start_new_session=True,
     )
-    os.close(theirs)
+    os.close(terminal)
     try:
-        os.write(ours, f"{setup}; printf '<<%s>>' ready\n".encode())
-        assert shown(ours) == "ready"
-        os.write(ours, f"{keys}\x14".encode())
-        return shown(ours)
+        os.write(controller, f"{setup}; printf '<<%s>>' ready\n".encode())
+        assert shown(controller) == "ready"
+        os.write(controller, f"{keys}\x14".encode())
+        return shown(controller)
     finally:
         process.kill()
         process.wait()
-        os.close(ours)
+        os.close(controller)
 
 
 def shown(terminal: int) -> str:
     """The next text that is printed between << and >>, the commands that print it aside."""
     text = ""
-    while not (found := re.search(r"<<([^<>%$\x00-\x1f]*)>>", ESCAPE.sub("", text))):
+    while not (match := re.search(r"<<([^<>%$\x00-\x1f]*)>>", ESCAPE.sub("", text))):
         assert select.select([terminal], [], [], 60)[0], text
         text += os.read(terminal, 1 << 16).decode(errors="replace")
-    return found[1]
+    return match[1]
 
 
 KEYS = [
@@ -220,17 +220,17 @@ def test_keys(shell: str, keys: str, line: str, scripts: Path, tmp_path: Path) -
             f"autoload -Uz compinit; compinit -u -D; source {script}; "
             'show() { print -rn -- "<""<$BUFFER>"">" }; zle -N show; bindkey "^T" show'
         )
-    found = typed(argv, setup, keys, tmp_path).rstrip()
-    assert found in (line.rstrip(), line.rstrip().replace("--optimize ", "--optimize="))
+    completed_line = typed(argv, setup, keys, tmp_path).rstrip()
+    assert completed_line in (line.rstrip(), line.rstrip().replace("--optimize ", "--optimize="))
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_scripts_are_correct(shell: str, scripts: Path) -> None:
-    done = subprocess.run([need(shell), "-n", str(scripts / shell)], capture_output=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    process = subprocess.run([need(shell), "-n", str(scripts / shell)], capture_output=True)
+    assert (process.returncode, process.stdout, process.stderr) == (0, b"", b"")
 
 
 def test_as_a_document(scripts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "bash", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["shell"] == "bash" and found["script"] == (scripts / "bash").read_text()
+    document = json.loads(capsys.readouterr().out)
+    assert document["shell"] == "bash" and document["script"] == (scripts / "bash").read_text()

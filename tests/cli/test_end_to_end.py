@@ -38,9 +38,9 @@ def kiln(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_artifacts_are_kept(folder: Path) -> None:
-    kept = ArtifactSet.load(folder / "kept")
-    assert {"native", "header"} <= {artifact.loader for artifact in kept}
-    assert kept["weights.bin"].size > 900_000
+    artifacts = ArtifactSet.load(folder / "kept")
+    assert {"native", "header"} <= {artifact.loader for artifact in artifacts}
+    assert artifacts["weights.bin"].size > 900_000
 
 
 def test_headers_are_written(folder: Path) -> None:
@@ -87,16 +87,18 @@ def test_inspect_loads_no_code(folder: Path) -> None:
         "assert not heavy, heavy\n"
     )
     library = str(folder / "mlp.so")
-    done = subprocess.run([sys.executable, "-c", script, library], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(
+        [sys.executable, "-c", script, library], capture_output=True, text=True
+    )
+    assert process.returncode == 0, process.stderr
 
 
 def test_bench_beside_onnxruntime(folder: Path) -> None:
     pytest.importorskip("onnxruntime")
     argv = ["bench", str(folder / "mlp.so"), "--model", str(folder / "mlp.onnx")]
-    done = kiln(*argv, "--dim", "batch=2", "--threads", "1", "--seconds", "0.1", "--json")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    process = kiln(*argv, "--dim", "batch=2", "--threads", "1", "--seconds", "0.1", "--json")
+    assert process.returncode == 0, process.stderr
+    report = json.loads(process.stdout)
     assert report["agrees"] is True
     assert report["difference"]["trials"] == 3
     assert report["threads"] == 1
@@ -105,29 +107,29 @@ def test_bench_beside_onnxruntime(folder: Path) -> None:
 
 
 def test_bench_says_which_dimension_is_missing(folder: Path) -> None:
-    done = kiln("bench", str(folder / "mlp.so"), "--seconds", "0.1")
-    assert done.returncode == 2
-    assert "--dim batch=1" in done.stderr
-    assert "Traceback" not in done.stderr
+    process = kiln("bench", str(folder / "mlp.so"), "--seconds", "0.1")
+    assert process.returncode == 2
+    assert "--dim batch=1" in process.stderr
+    assert "Traceback" not in process.stderr
 
 
 def test_bench_of_a_wrong_model_differs(folder: Path) -> None:
     pytest.importorskip("onnxruntime")
-    other = folder / "other.onnx"
-    other.write_bytes(make_mlp(seed=1).SerializeToString())
-    argv = ["bench", str(folder / "mlp.so"), "--model", str(other), "--dim", "batch=1"]
-    done = kiln(*argv, "--seconds", "0.05")
-    assert done.returncode == 1
-    assert "DIFFER" in done.stdout
+    other_model = folder / "other.onnx"
+    other_model.write_bytes(make_mlp(seed=1).SerializeToString())
+    argv = ["bench", str(folder / "mlp.so"), "--model", str(other_model), "--dim", "batch=1"]
+    process = kiln(*argv, "--seconds", "0.05")
+    assert process.returncode == 1
+    assert "DIFFER" in process.stdout
 
 
 def test_demo(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    done = kiln("demo", "--folder", str(tmp_path / "demo"), "--seconds", "0.2")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "PASS"
+    process = kiln("demo", "--folder", str(tmp_path / "demo"), "--seconds", "0.2")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.splitlines()[-1] == "PASS"
     for word in ("ONNX Runtime", "results agree", "resnet18.so", "kiln inspect"):
-        assert word in done.stdout
+        assert word in process.stdout
     _look_around(tmp_path / "demo" / "artifacts")
 
 
@@ -136,8 +138,11 @@ def _look_around(folder: Path) -> None:
     each convolution of ResNet-18, by names."""
     plan = (folder / "host" / "plan.txt").read_text()
     table = plan[plan.index("step ") :].splitlines()
-    at = [m.start() for m in re.finditer(r"(?<=  )\S|^\S", table[0])]
-    rows = [[row[a:b].strip() for a, b in zip(at, [*at[1:], None], strict=True)] for row in table]
+    column_starts = [m.start() for m in re.finditer(r"(?<=  )\S|^\S", table[0])]
+    rows = [
+        [row[a:b].strip() for a, b in zip(column_starts, [*column_starts[1:], None], strict=True)]
+        for row in table
+    ]
     assert rows[0] == ["step", "kernel", "node of the model", "reads", "writes", "bytes"]
     assert [int(row[0]) for row in rows[1:]] == list(range(1, len(rows)))
     source = (folder / "ir" / "module.py").read_text()
@@ -155,15 +160,19 @@ def _look_around(folder: Path) -> None:
         read = [named[r] for r in reads.split(", ") if not r.startswith("+") and r != "x"]
         assert [len(w["shape"]) for w in read] == [4, 1], reads
     assert rows[-1][4] == "logits"
-    least = max(int(row[4]) + int(row[5]) for row in rows[1:-1])
-    assert least <= int(re.findall(r"(\d+) bytes of workspace", plan)[0]) < least + 4096
+    largest_moment = max(int(row[4]) + int(row[5]) for row in rows[1:-1])
+    assert (
+        largest_moment
+        <= int(re.findall(r"(\d+) bytes of workspace", plan)[0])
+        < largest_moment + 4096
+    )
 
 
 def test_baseline_target_says_so(folder: Path) -> None:
     out = str(folder / "base.so")
-    done = kiln("compile", str(folder / "mlp.onnx"), "-o", out, "--target", "llvm")
-    assert done.returncode == 0, done.stderr
-    assert "baseline" in done.stderr
+    process = kiln("compile", str(folder / "mlp.onnx"), "-o", out, "--target", "llvm")
+    assert process.returncode == 0, process.stderr
+    assert "baseline" in process.stderr
     assert kiln("run", out, "--random", "--dim", "batch=1").returncode == 0
 
 
@@ -171,19 +180,19 @@ def test_baseline_target_says_so(folder: Path) -> None:
 def test_garbage_models(folder: Path, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "bad.onnx").write_bytes(content)
     for command in ("check", "compile"):
-        done = kiln(command, str(tmp_path / "bad.onnx"))
-        assert done.returncode in (1, 2, 3), done.stderr
-        assert "Traceback" not in done.stderr
-        assert "bad.onnx" in done.stderr + done.stdout
+        process = kiln(command, str(tmp_path / "bad.onnx"))
+        assert process.returncode in (1, 2, 3), process.stderr
+        assert "Traceback" not in process.stderr
+        assert "bad.onnx" in process.stderr + process.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["bad.onnx"]
 
 
 def test_truncated_model(folder: Path, tmp_path: Path) -> None:
     data = (folder / "mlp.onnx").read_bytes()
     (tmp_path / "cut.onnx").write_bytes(data[: len(data) // 2])
-    done = kiln("compile", str(tmp_path / "cut.onnx"), "-o", str(tmp_path / "cut.so"))
-    assert done.returncode == 2, done.stderr
-    assert "cut.onnx" in done.stderr
+    process = kiln("compile", str(tmp_path / "cut.onnx"), "-o", str(tmp_path / "cut.so"))
+    assert process.returncode == 2, process.stderr
+    assert "cut.onnx" in process.stderr
     assert not (tmp_path / "cut.so").exists()
 
 
@@ -208,15 +217,15 @@ def test_small_libraries(folder: Path) -> None:
     model, small = str(folder / "mlp.onnx"), folder / "small.so"
     assert kiln("compile", model, "-q", "-o", str(small), "--optimize", "size").returncode == 0
     assert small.stat().st_size <= (folder / "mlp.so").stat().st_size
-    shown = json.loads(kiln("inspect", str(small), "--json").stdout)
-    assert shown["metadata"]["target"]["optimize"] == "size"
+    document = json.loads(kiln("inspect", str(small), "--json").stdout)
+    assert document["metadata"]["target"]["optimize"] == "size"
     wrong = kiln("compile", model, "--optimize", "sice")
     assert wrong.returncode == 2 and "did you mean 'size'?" in wrong.stderr
     again = kiln("bench", str(small), "--optimize", "size")
     assert again.returncode == 2 and "--optimize do not go together" in again.stderr
     target = json.dumps({"kind": "native", "winograd": 4})
-    both = kiln("compile", model, "--target", target, "--optimize", "size")
-    assert both.returncode == 2 and "contradiction" in both.stderr
+    contradiction = kiln("compile", model, "--target", target, "--optimize", "size")
+    assert contradiction.returncode == 2 and "contradiction" in contradiction.stderr
     options = ("--optimize", "size", "--seconds", "0.1", "--dim", "batch=1", "--compare")
     timed = kiln("bench", model, *options)
     assert timed.returncode == 0 and "results agree" in timed.stdout
@@ -227,8 +236,8 @@ def test_a_limit_of_the_workspace(folder: Path) -> None:
     model = ["compile", str(folder / "mlp.onnx"), "-q", "-o", str(folder / "limited.so")]
     model += ["--freeze", "batch=3"]
     assert kiln(*model, "--max-workspace", "1M").returncode == 0
-    shown = json.loads(kiln("inspect", str(folder / "limited.so"), "--json").stdout)
-    (function,) = shown["metadata"]["functions"]
+    document = json.loads(kiln("inspect", str(folder / "limited.so"), "--json").stdout)
+    (function,) = document["metadata"]["functions"]
     need = function["workspace_bytes"]
     (folder / "limited.so").unlink()
     failed = kiln(*model, "--max-workspace", str(need - 1))

@@ -15,7 +15,7 @@ PI = Target("raspberrypi/4b")
 
 
 @pytest.mark.parametrize(
-    ("target", "shown", "hidden"),
+    ("target", "shown_words", "hidden"),
     [
         (PI, ["tag", "raspberrypi/4b:1"], "made from tag"),
         (PI.replace(l2_bytes=1 << 19), ["made from tag", "raspberrypi/4b:1", "cortex-a72"], "?"),
@@ -23,11 +23,11 @@ PI = Target("raspberrypi/4b")
         (Target({"kind": "opencl", "host": PI.to_json()}), ["opencl, host llvm aarch64"], "?"),
     ],
 )
-def test_tags(target: Target, shown: list[str], hidden: str) -> None:
+def test_tags(target: Target, shown_words: list[str], hidden: str) -> None:
     meta: Any = replace(fakes.METADATA, target=target.to_json())
     text = report_text(replace(fakes.REPORT, metadata=meta))
     head = text[: text.index("compiler")] + text[text.index("target") : text.index("needs CPU")]
-    assert all(word in head for word in shown), head
+    assert all(word in head for word in shown_words), head
     assert hidden not in head
 
 

@@ -28,7 +28,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work_folder(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -37,16 +37,17 @@ def here(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def fields() -> dict[str, tuple[set[str], set[str]]]:
     """By command the fields that docs/cli.md says a document always has, and the others."""
     table = PAGE.partition("| command | always |")[2].partition("\n\n")[0]
-    found = {}
+    fields_by_command = {}
     for line in table.splitlines()[2:]:
-        command, always, others = (cell.strip() for cell in line.strip("|").split("|"))
+        command, always, optional = (cell.strip() for cell in line.strip("|").split("|"))
         always = re.sub(r"\(.*?\)", "", always)  # what is within a field
-        found[command.strip("`")] = (names(always), names(others))
-    found["demo"] = (
-        found["demo"][0] - {"bench", "subject"} | found["bench"][0] - {"subject"},
+        fields_by_command[command.strip("`")] = (names(always), names(optional))
+    fields_by_command["demo"] = (
+        fields_by_command["demo"][0] - {"bench", "subject"}
+        | fields_by_command["bench"][0] - {"subject"},
         set(),
     )
-    return found
+    return fields_by_command
 
 
 def names(cell: str) -> set[str]:
@@ -59,9 +60,9 @@ def document(text: str) -> dict[str, Any]:
     def refuse(word: str) -> object:
         raise AssertionError(f"{word} is not JSON")
 
-    found = json.loads(text, parse_constant=refuse)
-    assert list(found)[:2] == ["command", "version"] and found["version"] == VERSION
-    return dict(found)
+    parsed = json.loads(text, parse_constant=refuse)
+    assert list(parsed)[:2] == ["command", "version"] and parsed["version"] == VERSION
+    return dict(parsed)
 
 
 def test_all_commands_are_here() -> None:
@@ -69,16 +70,16 @@ def test_all_commands_are_here() -> None:
 
 
 @pytest.mark.parametrize("line", LINES, ids=" ".join)
-def test_documents(here: Path, line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_documents(work_folder: Path, line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     skip_without_its_packages(line)
     code = main([*line, "--json"])
     out, err = capsys.readouterr()
     assert code == (1 if line[1:] and line[1].startswith("unsupported") else 0), err
-    found = document(out)
-    assert found["command"] == line[0] and "error" not in found
-    always, others = fields()[line[0]]
-    have = set(found) - {"command", "version"}
-    assert always <= have <= always | others
+    answer = document(out)
+    assert answer["command"] == line[0] and "error" not in answer
+    always, optional = fields()[line[0]]
+    have = set(answer) - {"command", "version"}
+    assert always <= have <= always | optional
     assert "{" not in err
     if "--quiet" in line:
         assert err == ""
@@ -87,12 +88,12 @@ def test_documents(here: Path, line: list[str], capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("command", commands())
 def test_wrong_usage(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = [command, *LEAST.get(command, []), "--jsom", "--json"]
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_error:
         main(line)
     out, err = capsys.readouterr()
-    found = document(out)
-    assert (left.value.code, found["command"]) == (2, command)
-    assert found["error"] == {
+    answer = document(out)
+    assert (exit_error.value.code, answer["command"]) == (2, command)
+    assert answer["error"] == {
         "code": "usage",
         "message": "unknown argument(s): --jsom",
         "where": "",
@@ -128,19 +129,19 @@ WRONG = {
 
 
 @pytest.mark.parametrize("command", WRONG)
-def test_errors(here: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors(work_folder: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = [command, *WRONG[command].split()]
     if command == "demo":
         pytest.importorskip("onnxruntime")
     plain = main(line)
-    said = capsys.readouterr().err
+    error_text = capsys.readouterr().err
     assert main([*line, "--json"]) == plain == 2
     out, err = capsys.readouterr()
     error = document(out)["error"]
-    assert err == said
-    where = f"{error['where']}: " if error["where"] else ""
+    assert err == error_text
+    place = f"{error['where']}: " if error["where"] else ""
     hint = f"\n  hint: {error['hint']}" if error["hint"] else ""
-    assert err == f"kiln: error: {where}{error['message']}{hint}\n"
+    assert err == f"kiln: error: {place}{error['message']}{hint}\n"
     assert error["code"] not in ("error", "internal-error")
 
 
@@ -175,10 +176,10 @@ def test_what_commands_raise(
     monkeypatch.setattr(targets, "run", run)
     assert main(["targets", "--json"]) == code
     out, err = capsys.readouterr()
-    found = document(out)
-    assert set(found) == {"command", "version", "error"}
-    assert found["error"]["code"] == name
-    assert ("issues" in found["error"]) == (code == 3)
+    answer = document(out)
+    assert set(answer) == {"command", "version", "error"}
+    assert answer["error"]["code"] == name
+    assert ("issues" in answer["error"]) == (code == 3)
     assert "a plugin says something" in err and "kiln: " in err
 
 
@@ -193,9 +194,9 @@ def test_what_is_not_finite(
 
     monkeypatch.setattr(targets, "run", run)
     assert main(["targets", "--json"]) == 0
-    found = document(capsys.readouterr().out)
-    assert found["x"] == ["inf", "-inf", "nan", 1.5]
-    assert (found["path"], found["t"]) == ("a", [1, 2])
+    answer = document(capsys.readouterr().out)
+    assert answer["x"] == ["inf", "-inf", "nan", 1.5]
+    assert (answer["path"], answer["t"]) == ("a", [1, 2])
 
 
 def test_a_command_without_an_answer(

@@ -100,12 +100,12 @@ LEAST["new-project"] = ["x", "--output=y"]
 
 def call(command: str, action: argparse.Action, *texts: str) -> list[str]:
     """A command line with `texts` for one argument, and for others that it needs."""
-    least = LEAST.get(command, [])
+    needed_words = LEAST.get(command, [])
     if not action.option_strings:
-        return [command, *texts, *least[1:]]
+        return [command, *texts, *needed_words[1:]]
     option = max(action.option_strings, key=len)
-    others = [word for word in least if not word.startswith(f"{option}=")]
-    return [command, *others, *(f"{option}={text}" for text in texts)]
+    other_words = [word for word in needed_words if not word.startswith(f"{option}=")]
+    return [command, *other_words, *(f"{option}={text}" for text in texts)]
 
 
 def name_of(action: argparse.Action) -> str:
@@ -116,8 +116,8 @@ def refusal(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """What is said of a wrong command line; nothing of one that is right."""
     try:
         make_parser().parse_args(argv)
-    except SystemExit as left:
-        assert left.code == 2
+    except SystemExit as exit_error:
+        assert exit_error.code == 2
         out, err = capsys.readouterr()
         assert out == ""
         assert err.startswith(f"usage: kiln {argv[0]} ")
@@ -133,14 +133,14 @@ def test_values(command: str, action: argparse.Action, capsys: pytest.CaptureFix
     if kind == "flag":
         return
     assert kind != "None", f"{command} {name_of(action)}: say what it takes, by type= or choices="
-    for what, text in TEXTS.items():
+    for label, text in TEXTS.items():
         if not action.option_strings and text.startswith("-") and text != "-":
             continue  # an option
-        said = refusal(call(command, action, text), capsys)
-        assert bool(said) != accepted(kind, text), (what, said)
-        if said:
-            assert said.startswith(f"argument {name_of(action)}: ")
-            assert ("is not one of" if action.choices else f"expected {kind}, got") in said
+        message = refusal(call(command, action, text), capsys)
+        assert bool(message) != accepted(kind, text), (label, message)
+        if message:
+            assert message.startswith(f"argument {name_of(action)}: ")
+            assert ("is not one of" if action.choices else f"expected {kind}, got") in message
 
 
 @pytest.mark.parametrize(
@@ -162,11 +162,11 @@ def test_said_twice(
     if action.choices:
         first, second = list(action.choices)[:2]
     assert refusal(call(command, action, first, first), capsys) == ""
-    said = refusal(call(command, action, first, second), capsys)
+    message = refusal(call(command, action, first, second), capsys)
     if isinstance(action, argparse._AppendAction):
-        assert said == ""
+        assert message == ""
     else:
-        assert f"argument {name_of(action)}: given twice: {first!r} and {second!r}" in said
+        assert f"argument {name_of(action)}: given twice: {first!r} and {second!r}" in message
 
 
 @pytest.mark.parametrize("command", commands())
@@ -176,9 +176,9 @@ def test_names(command: str, capsys: pytest.CaptureFixture[str]) -> None:
         option = max(action.option_strings, key=len, default="")
         if len(option) > 5:
             argv = [command, *LEAST.get(command, []), option[:-1]]
-            said = refusal(argv, capsys)
-            assert f"unknown argument(s): {option[:-1]}" in said
-            assert repr(option) in said
+            message = refusal(argv, capsys)
+            assert f"unknown argument(s): {option[:-1]}" in message
+            assert repr(option) in message
 
 
 def test_commands_are_found_by_a_slip(capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,20 +211,20 @@ TAKEN = {
 
 @pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: knob.variable)
 def test_knobs(knob: Any, tmp_path: Path) -> None:
-    for what, text in TEXTS.items():
+    for label, text in TEXTS.items():
         if "\0" in text or not text:
             continue  # no variable holds the one, and the other is as if it were not set
         try:
             read_config({knob.variable: text})
-            taken = True
+            is_accepted = True
         except UserError as error:
-            taken = False
+            is_accepted = False
             assert error.message.startswith(f"{knob.variable}={text!r}: expected ")
             assert error.code == "bad-knob"
         if knob.variable in ("KILN_DUMP", "KILN_CACHE_DIR", "CC"):
-            assert taken or what in ("long", "half a pair")
+            assert is_accepted or label in ("long", "half a pair")
         else:
-            assert taken == (what in TAKEN[knob.variable]), what
+            assert is_accepted == (label in TAKEN[knob.variable]), label
 
 
 @pytest.mark.parametrize("variable", ["KILN_DUMP", "KILN_CACHE_DIR"])

@@ -68,8 +68,8 @@ def _all(end: int) -> bytes:
 def piped(argv: list[object], **environment: str) -> str:
     variables = {**PLAIN, "PYTHONPATH": str(ROOT), **environment}
     command = [sys.executable, "-m", "tensorkiln.cli", *map(str, argv)]
-    done = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
-    return done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+    return process.stdout
 
 
 @pytest.mark.parametrize("command", ["inspect", "targets"])
@@ -128,8 +128,8 @@ def test_a_reader_that_leaves_is_told_nothing(tmp_path: Path) -> None:
 
 def test_letters_that_the_encoding_lacks(tmp_path: Path) -> None:
     (tmp_path / "ü.txt").write_text("schön ▁█\n")
-    shown = piped(["inspect", tmp_path / "ü.txt"], PYTHONIOENCODING="ascii")
-    assert shown == "sch\\xf6n \\u2581\\u2588\n"
+    output_text = piped(["inspect", tmp_path / "ü.txt"], PYTHONIOENCODING="ascii")
+    assert output_text == "sch\\xf6n \\u2581\\u2588\n"
 
 
 STRANGE = "a\x1b]0;title\x07\x9b2J\u202eb\u2066c\r"

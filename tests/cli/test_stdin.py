@@ -32,7 +32,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work_folder(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -80,30 +80,36 @@ READ = [
 def test_as_from_a_file(
     words: str,
     file: str,
-    here: Path,
+    work_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The same answer, but for the name and for times, and the same files."""
-    (here / "notes.txt").write_text("a n\u00f6te\n" * 300)
-    (here / "tags.toml").write_text('[[tag]]\nname = "acme/board"\ntarget = { mcpu = "haswell" }\n')
+    (work_folder / "notes.txt").write_text("a n\u00f6te\n" * 300)
+    (work_folder / "tags.toml").write_text(
+        '[[tag]]\nname = "acme/board"\ntarget = { mcpu = "haswell" }\n'
+    )
     results = []
     for name in (file, "-"):
-        give((here / file).read_bytes(), monkeypatch)
+        give((work_folder / file).read_bytes(), monkeypatch)
         code = main(words.format(name).split())
         out, err = capsys.readouterr()
         assert "kiln-stdin" not in out + err
-        made = {p: p.read_bytes() for p in (here / "new.so", here / "new.tar") if p.exists()}
-        results.append((code, out, made))
+        outputs = {
+            p: p.read_bytes()
+            for p in (work_folder / "new.so", work_folder / "new.tar")
+            if p.exists()
+        }
+        results.append((code, out, outputs))
     if "{} --artifact" not in words:  # which shows text
-        shutil.rmtree(here / "project", ignore_errors=True)
-        give((here / file).read_bytes(), monkeypatch)
+        shutil.rmtree(work_folder / "project", ignore_errors=True)
+        give((work_folder / file).read_bytes(), monkeypatch)
         assert main([*words.format("-").split(), "--json"]) == results[0][0]
         out, _ = capsys.readouterr()
         assert "kiln-stdin" not in out and set(json.loads(out)) > {"command", "version"}
-    (code, out, made), (code_too, out_too, made_too) = results
+    (code, out, outputs), (code_too, out_too, made_too) = results
     assert code == code_too == (1 if file == "unsupported.onnx" else 0)
-    assert made == made_too
+    assert outputs == made_too
     if words.split()[0] in ("check", "inspect", "verify"):
         assert out.replace(file, NAME) == out_too
 
@@ -113,9 +119,9 @@ def test_every_argument_that_reads_a_file_is_here() -> None:
     reads |= {(c, a.dest) for c, a in arguments() if a.dest == "input"}
     tested = set()
     for words, _ in READ:
-        command, *rest = words.split()
-        at = next(i for i, word in enumerate(rest) if "{}" in word)
-        option = rest[at - 1].lstrip("-").replace("-", "_") if at else ""
+        command, *operands = words.split()
+        index = next(i for i, word in enumerate(operands) if "{}" in word)
+        option = operands[index - 1].lstrip("-").replace("-", "_") if index else ""
         positional = [a.dest for c, a in arguments() if c == command and not a.option_strings]
         tested.add((command, option or positional[0]))
     assert reads - {("bench", "model")} == tested
@@ -129,8 +135,8 @@ def test_every_argument_that_reads_a_file_is_here() -> None:
 def test_what_is_written_is_a_file(
     command: str, action: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = refusal(call(command, action, "-"), capsys)  # type: ignore[arg-type]
-    assert "got '-': not written to standard output; ./- is a file of that name" in said
+    message = refusal(call(command, action, "-"), capsys)  # type: ignore[arg-type]
+    assert "got '-': not written to standard output; ./- is a file of that name" in message
     assert refusal(call(command, action, "./-"), capsys) == ""  # type: ignore[arg-type]
 
 
@@ -157,17 +163,17 @@ def test_refused(
     words: str,
     file: str,
     says: str,
-    here: Path,
+    work_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (here / "notes.txt").write_text("a note\n")
-    give((here / file).read_bytes(), monkeypatch)
+    (work_folder / "notes.txt").write_text("a note\n")
+    give((work_folder / file).read_bytes(), monkeypatch)
     assert main(words.split()) == (3 if "unsupported" in file else 2)
     err = capsys.readouterr().err
     assert says in err and err.count("kiln: error: ") == 1
     assert "kiln-stdin" not in err and "Traceback" not in err
-    assert not (here / "new.so").exists() and not (here / "project").exists()
+    assert not (work_folder / "new.so").exists() and not (work_folder / "project").exists()
 
 
 # What reads no file, or one whose paths are relative to it.
@@ -179,8 +185,8 @@ def test_a_terminal_is_not_read(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     give(b"", monkeypatch, terminal=True)
-    rest = LEAST[command][1:]
-    assert main([command, "-", *rest]) == 2
+    operands = LEAST[command][1:]
+    assert main([command, "-", *operands]) == 2
     assert "standard input is a terminal" in capsys.readouterr().err
 
 
@@ -188,7 +194,10 @@ def test_a_terminal_is_not_read(
     "command", ["compile - -o new.so", "explain - -o page", "verify -", "bench -"]
 )
 def test_weights_beside_the_model(
-    command: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str,
+    work_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """They cannot be found, and the message says how they are; `check` does without."""
     w = numpy_helper.from_array(np.ones((4, 300), np.float32), "w")
@@ -198,18 +207,18 @@ def test_weights_beside_the_model(
     ]
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", *zip(ends), [w])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    onnx.save(model, here / "big.onnx", save_as_external_data=True, location="big.bin")
-    give((here / "big.onnx").read_bytes(), monkeypatch)
+    onnx.save(model, work_folder / "big.onnx", save_as_external_data=True, location="big.bin")
+    give((work_folder / "big.onnx").read_bytes(), monkeypatch)
     assert main(command.split()) == 2
     err = capsys.readouterr().err
     assert "'big.bin'" in err and "name the model's file instead of -" in err
     assert "kiln-stdin" not in err
-    give((here / "big.onnx").read_bytes(), monkeypatch)
+    give((work_folder / "big.onnx").read_bytes(), monkeypatch)
     assert main(["check", "-"]) == 0
     assert "without the weights in 'big.bin'" in capsys.readouterr().out
 
 
-def test_through_pipes(here: Path) -> None:
+def test_through_pipes(work_folder: Path) -> None:
     """What a shell does: bytes to standard output, and from there."""
     kiln = f"'{sys.executable}' -m tensorkiln"
     line = (
@@ -217,9 +226,9 @@ def test_through_pipes(here: Path) -> None:
         f"cat mlp.onnx | {kiln} check - --json"
     )
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=variables)
-    assert (done.returncode, done.stderr) == (0, "")
-    report = json.loads(done.stdout)
+    process = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=variables)
+    assert (process.returncode, process.stderr) == (0, "")
+    report = json.loads(process.stdout)
     assert report["model"] == NAME and report["ok"]
-    kept = (here / "kept" / "host" / "weights.json").read_bytes()
-    assert (here / "weights.json").read_bytes() == kept
+    weights_json = (work_folder / "kept" / "host" / "weights.json").read_bytes()
+    assert (work_folder / "weights.json").read_bytes() == weights_json

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model and its library."""
     folder = tmp_path_factory.mktemp("made")
     (folder / "good.onnx").write_bytes(make_mlp().SerializeToString())
@@ -38,10 +38,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work_folder(made_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to be in, with links to what was made."""
     for name in ("good.onnx", "good.so", "good.tar", "good.toml"):
-        (tmp_path / name).symlink_to(made / name)
+        (tmp_path / name).symlink_to(made_folder / name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -82,20 +82,20 @@ def unreadable(path: Path) -> None:
 
 # name -> what makes the file
 FILES: dict[str, Callable[[Path, Path], Any]] = {
-    "missing": lambda made, path: None,
-    "folder": lambda made, path: path.mkdir(),
-    "empty": lambda made, path: path.touch(),
-    "text": lambda made, path: path.write_text("Dear sir or madam,\n"),
-    "cut model": lambda made, path: damaged(made / "good.onnx", path),
-    "cut library": lambda made, path: damaged(made / "good.so", path),
-    "model": lambda made, path: shutil.copy(made / "good.onnx", path),
-    "library": lambda made, path: shutil.copy(made / "good.so", path),
-    "not a Tensorkiln library": lambda made, path: shutil.copy(sys.executable, path),
-    "device": lambda made, path: path.symlink_to("/dev/zero"),
-    "pipe": lambda made, path: os.mkfifo(path),
-    "circle": lambda made, path: path.symlink_to(path.name),
-    "dangling": lambda made, path: path.symlink_to("nowhere"),
-    "below a file": lambda made, path: None,
+    "missing": lambda folder, path: None,
+    "folder": lambda folder, path: path.mkdir(),
+    "empty": lambda folder, path: path.touch(),
+    "text": lambda folder, path: path.write_text("Dear sir or madam,\n"),
+    "cut model": lambda folder, path: damaged(folder / "good.onnx", path),
+    "cut library": lambda folder, path: damaged(folder / "good.so", path),
+    "model": lambda folder, path: shutil.copy(folder / "good.onnx", path),
+    "library": lambda folder, path: shutil.copy(folder / "good.so", path),
+    "not a Tensorkiln library": lambda folder, path: shutil.copy(sys.executable, path),
+    "device": lambda folder, path: path.symlink_to("/dev/zero"),
+    "pipe": lambda folder, path: os.mkfifo(path),
+    "circle": lambda folder, path: path.symlink_to(path.name),
+    "dangling": lambda folder, path: path.symlink_to("nowhere"),
+    "below a file": lambda folder, path: None,
 }
 GOOD = {  # the calls that a file of these is right for
     "model": ("compile", "inspect", "check", "bench", "explain", "verify", "tune"),
@@ -121,11 +121,11 @@ def test_all_commands_are_here() -> None:
 @pytest.mark.parametrize("suffix", [".onnx", ".so", ""])
 @pytest.mark.parametrize("kind", FILES)
 def test_files(
-    made: Path, here: Path, kind: str, suffix: str, capsys: pytest.CaptureFixture[str]
+    made_folder: Path, work_folder: Path, kind: str, suffix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = f"given{suffix}" if kind != "below a file" else f"good.so/given{suffix}"
-    FILES[kind](made, here / name)
-    before = sorted(here.iterdir())
+    FILES[kind](made_folder, work_folder / name)
+    before = sorted(work_folder.iterdir())
     for line in LINES:
         if line[0] == "bench" and (kind == "model") != (suffix == ".onnx"):
             continue  # its suffix says what a file is
@@ -140,7 +140,7 @@ def test_files(
             assert name in err or line[0] == "targets", (line, err)
         else:
             assert "error" not in err
-        for made_now in set(here.iterdir()) - set(before):
+        for made_now in set(work_folder.iterdir()) - set(before):
             assert code == 0 and made_now.name in ("new.so", "new.records", "page", "project"), (
                 line,
                 made_now,
@@ -197,7 +197,7 @@ def test_all_that_print_are_here() -> None:
 
 
 @pytest.mark.parametrize("line", PRINTS, ids=" ".join)
-def test_streams(here: Path, line: list[str]) -> None:
+def test_streams(work_folder: Path, line: list[str]) -> None:
     full = kiln(*line, shell="> /dev/full")
     assert full.returncode == 2, full.stderr
     assert full.stderr == (
@@ -207,8 +207,8 @@ def test_streams(here: Path, line: list[str]) -> None:
     assert (closed.returncode, closed.stderr.count("standard output")) == (2, 1), closed.stderr
     nobody = kiln(*line, shell="| true; exit ${PIPESTATUS[0]}")
     assert (nobody.returncode in (0, 141), nobody.stderr) == (True, "")
-    for others in ("<&- 2>&-", "2> /dev/full") if line in PRINTS[:2] else ():
-        fine = kiln(*line, shell=others)
+    for redirections in ("<&- 2>&-", "2> /dev/full") if line in PRINTS[:2] else ():
+        fine = kiln(*line, shell=redirections)
         assert (fine.returncode, fine.stderr) == (0, ""), fine.stderr
         assert fine.stdout
 
@@ -245,10 +245,10 @@ def test_all_that_write_are_here() -> None:
 @pytest.mark.parametrize("place", ["good.so/x", "/proc/none", "/dev/null/x", "good.so", "folder"])
 @pytest.mark.parametrize(("command", "option"), WRITES)
 def test_where_nothing_can_be_written(
-    command: str, option: str, place: str, here: Path, capsys: pytest.CaptureFixture[str]
+    command: str, option: str, place: str, work_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (here / "folder").mkdir()
-    (here / "folder" / "mine").touch()
+    (work_folder / "folder").mkdir()
+    (work_folder / "folder" / "mine").touch()
     action = next(a for c, a in arguments() if c == command and option in a.option_strings)
     is_file = command in ("compile", "bench") and action.metavar != "DIR"
     if (place == "folder" and not is_file) or (place == "good.so" and is_file):
@@ -257,7 +257,7 @@ def test_where_nothing_can_be_written(
         place += ".so"  # other suffixes are refused by name
     if command == "demo":
         pytest.importorskip("onnxruntime")
-    before = (here / "good.so").read_bytes()
+    before = (work_folder / "good.so").read_bytes()
     for json in ([], ["--json"]):
         line = [*WRITES[command, option].split(), option, place, *json]
         assert main(line) == 2, line
@@ -265,15 +265,15 @@ def test_where_nothing_can_be_written(
         one_message(err)
         assert place in err
         assert out == "" or json
-    assert (here / "good.so").read_bytes() == before
-    assert [p.name for p in (here / "folder").iterdir()] == ["mine"]
+    assert (work_folder / "good.so").read_bytes() == before
+    assert [p.name for p in (work_folder / "folder").iterdir()] == ["mine"]
 
 
-def test_work_goes_on_when_nobody_reads_of_it(here: Path) -> None:
+def test_work_goes_on_when_nobody_reads_of_it(work_folder: Path) -> None:
     for stream in ("2>&-", "2> /dev/full", "2>&1 >&- | true; exit ${PIPESTATUS[0]}"):
-        done = kiln("compile", "good.onnx", "-o", "new.so", shell=stream)
-        assert done.returncode == 0, done.stderr
-        (here / "new.so").unlink()
+        process = kiln("compile", "good.onnx", "-o", "new.so", shell=stream)
+        assert process.returncode == 0, process.stderr
+        (work_folder / "new.so").unlink()
 
 
 SURROUNDINGS: dict[str, dict[str, Any]] = {
@@ -285,18 +285,20 @@ SURROUNDINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("where", SURROUNDINGS)
-def test_surroundings(here: Path, where: str) -> None:
+@pytest.mark.parametrize("surroundings", SURROUNDINGS)
+def test_surroundings(work_folder: Path, surroundings: str) -> None:
     for line in (
         ["compile", "good.onnx", "-o", "new.so", "-q", "--target", "llvm"],
         ["run", "new.so", "--random", "--dim", "batch=1", "--output-dir", "out"],
         ["inspect", "new.so"],
         ["explain", "good.onnx", "-o", "page", "--no-times"],
     ):
-        done = kiln(*line, **SURROUNDINGS[where])
-        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
-        assert "error" not in done.stderr
-    assert (here / "out" / "logits.npy").exists() and (here / "page" / "index.html").exists()
+        process = kiln(*line, **SURROUNDINGS[surroundings])
+        assert (process.returncode, "Traceback" in process.stderr) == (0, False), process.stderr
+        assert "error" not in process.stderr
+    assert (work_folder / "out" / "logits.npy").exists() and (
+        work_folder / "page" / "index.html"
+    ).exists()
 
 
 ODD = [
@@ -315,8 +317,10 @@ ODD = [
 
 
 @pytest.mark.parametrize("name", ODD, ids=ascii)
-def test_odd_names(made: Path, here: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copy(made / "good.onnx", here / name)
+def test_odd_names(
+    made_folder: Path, work_folder: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(made_folder / "good.onnx", work_folder / name)
     model, library = f"./{name}", f"./{name}".replace(".onnx", "") + ".so"
     for line in (
         ["compile", model, "-o", library, "-q"],
@@ -335,7 +339,7 @@ def test_odd_names(made: Path, here: Path, name: str, capsys: pytest.CaptureFixt
     assert kiln("inspect", library, PYTHONIOENCODING="ascii").returncode == 0
 
 
-def test_sizes_that_are_too_large(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sizes_that_are_too_large(work_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for size in (10**9, 10**12, 2**62, 2**63 - 1):
         for line in (
             ["run", "good.so", "--random", "--dim", f"batch={size}"],
@@ -348,17 +352,19 @@ def test_sizes_that_are_too_large(here: Path, capsys: pytest.CaptureFixture[str]
         code = main([*line, "--freeze", f"batch={size}"])
         err = capsys.readouterr().err
         assert code == (2 if size > 10**9 else 0), err  # the smallest fits a process's addresses
-        assert (here / "new.so").exists() == (code == 0)
+        assert (work_folder / "new.so").exists() == (code == 0)
         if code:
             one_message(err)
-        (here / "new.so").unlink(missing_ok=True)
+        (work_folder / "new.so").unlink(missing_ok=True)
 
 
-def test_too_little_memory(here: Path) -> None:
-    done = kiln("run", "good.so", "--random", "--dim", "batch=1000000", shell="", preexec=limited)
-    assert done.returncode == 2, done.stderr
-    one_message(done.stderr)
-    assert "memory" in done.stderr
+def test_too_little_memory(work_folder: Path) -> None:
+    process = kiln(
+        "run", "good.so", "--random", "--dim", "batch=1000000", shell="", preexec=limited
+    )
+    assert process.returncode == 2, process.stderr
+    one_message(process.stderr)
+    assert "memory" in process.stderr
 
 
 def limited() -> None:
@@ -368,7 +374,7 @@ def limited() -> None:
 
 
 @pytest.fixture
-def slow_model(here: Path) -> Iterator[Path]:
+def slow_model(work_folder: Path) -> Iterator[Path]:
     """What takes long enough to compile to be interrupted: its cache is a new one."""
     import onnx
     from onnx import helper
@@ -381,20 +387,20 @@ def slow_model(here: Path) -> Iterator[Path]:
     info = helper.make_tensor_value_info
     ends = [info(f"z{i}", 1, []) for i in range(40)]
     graph = helper.make_graph(nodes, "g", [info("x", 1, [3, 65])], ends)
-    path = here / "slow.onnx"
+    path = work_folder / "slow.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
     yield path
 
 
 @pytest.mark.parametrize("after", [0.0, 0.5])
-def test_interrupted(slow_model: Path, here: Path, after: float) -> None:
+def test_interrupted(slow_model: Path, work_folder: Path, after: float) -> None:
     """At any moment: one word, code 130 (or done by then), and no file of half a library."""
-    before = set(here.iterdir())
+    before = set(work_folder.iterdir())
     command = [sys.executable, "-m", "tensorkiln.cli", "compile", "slow.onnx", "--keep", "kept"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "KILN_CACHE": "0"}
     process = subprocess.Popen(
         [*command, "-o", "new.so"],
-        cwd=here,
+        cwd=work_folder,
         env=environment,
         start_new_session=True,
         stdout=subprocess.PIPE,
@@ -412,7 +418,7 @@ def test_interrupted(slow_model: Path, here: Path, after: float) -> None:
     assert "Traceback" not in err
     if process.returncode == 130:
         assert err.splitlines()[-1].endswith("kiln: interrupted")
-        assert set(here.iterdir()) <= {*before, here / "kept"}
+        assert set(work_folder.iterdir()) <= {*before, work_folder / "kept"}
 
 
 # Says when the command line begins: before that, and after it, an interrupt is Python's.
@@ -428,12 +434,12 @@ sys.exit(code)
 
 @pytest.mark.parametrize("line", PRINTS[:-1], ids=" ".join)
 @pytest.mark.parametrize("json", [False, True])
-def test_every_command_can_be_interrupted(line: list[str], json: bool, here: Path) -> None:
+def test_every_command_can_be_interrupted(line: list[str], json: bool, work_folder: Path) -> None:
     """One word, or done by then; with --json a document in either case."""
     argv = [*line, *(["--json"] if json and "--json" not in line and line[-1] != "-" else ())]
     process = subprocess.Popen(
         [sys.executable, "-c", WITHIN, *argv],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "KILN_CACHE_DIR": str(here / "cache")},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "KILN_CACHE_DIR": str(work_folder / "cache")},
         start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -468,21 +474,23 @@ sys.exit(main(sys.argv[2:]))
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_a_process_that_is_ended_leaves_nothing(name: str, here: Path) -> None:
-    (here / "temporary").mkdir()
-    before = set(here.iterdir())
-    done = subprocess.run(
+def test_a_process_that_is_ended_leaves_nothing(name: str, work_folder: Path) -> None:
+    (work_folder / "temporary").mkdir()
+    before = set(work_folder.iterdir())
+    process = subprocess.run(
         [sys.executable, "-c", ENDED, name, "compile", "good.onnx", "-o", "new.so", "-q"],
-        cwd=here,
+        cwd=work_folder,
         env={
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "KILN_CACHE": "0",
-            "TMPDIR": str(here / "temporary"),
+            "TMPDIR": str(work_folder / "temporary"),
         },
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 128 + getattr(signal, name), done.stderr
-    assert done.stderr.splitlines()[-1] == f"kiln: ended by {name}"
-    assert set(here.iterdir()) == before and list((here / "temporary").iterdir()) == []
+    assert process.returncode == 128 + getattr(signal, name), process.stderr
+    assert process.stderr.splitlines()[-1] == f"kiln: ended by {name}"
+    assert (
+        set(work_folder.iterdir()) == before and list((work_folder / "temporary").iterdir()) == []
+    )

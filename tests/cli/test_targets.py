@@ -66,8 +66,8 @@ def test_target_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_search(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["targets", "Graviton", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["tags"]
-    assert {"aws/c7g.xlarge:1", "aws/r8g.xlarge:1"} <= set(found)
+    tags = json.loads(capsys.readouterr().out)["tags"]
+    assert {"aws/c7g.xlarge:1", "aws/r8g.xlarge:1"} <= set(tags)
     assert main(["targets", "mali"]) == 0
     assert "rockchip/rk3399-gpu:1  RK3399, Mali-T860 MP4" in capsys.readouterr().out
 

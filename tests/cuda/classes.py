@@ -91,23 +91,23 @@ def launched(name: str, folded: bool = True, arch: str = "sm_80") -> tuple[Launc
         if isinstance(s, Alloc)
     }
     calls = [s for s in statements if isinstance(s, CallKernel)]
-    found = []
+    launches = []
     for i, call in enumerate(calls):
         f = replace(mod[call.name], name=f"{name}_{i}" if i else name)
-        given = [between.get(a.buffer) if isinstance(a, AddressOf) else None for a in call.args]
-        args = [_argument(p, a, sizes, rng) for p, a in zip(f.params, given, strict=True)]
+        buffers = [between.get(a.buffer) if isinstance(a, AddressOf) else None for a in call.args]
+        args = [_argument(p, a, sizes, rng) for p, a in zip(f.params, buffers, strict=True)]
         grid = (1, 1, 1) if name in ONE_BLOCK else [extent_of(n, sizes) for n in call.grid]
-        found.append(Launched(f, tuple(grid), call.block, tuple(args)))
-    return tuple(found)
+        launches.append(Launched(f, tuple(grid), call.block, tuple(args)))
+    return tuple(launches)
 
 
 def _argument(
-    p: Buffer | Var, known: np.ndarray | None, sizes: Mapping[str, int], rng: np.random.Generator
+    p: Buffer | Var, array: np.ndarray | None, sizes: Mapping[str, int], rng: np.random.Generator
 ) -> object:
     if not isinstance(p, Buffer):
         return np.dtype(p.dtype.name).type(sizes[p.name])
-    if known is not None:
-        return known
+    if array is not None:
+        return array
     return rng.integers(1, 5, [extent_of(n, sizes) for n in p.shape]).astype(p.dtype.name)
 
 

@@ -41,18 +41,18 @@ class Driver:
         """Call a function; its error, 0 for none."""
         address = ctypes.c_void_p()
         find = self._library.cuGetProcAddress_v2
-        none = ctypes.c_void_p()
+        null = ctypes.c_void_p()
         flags = ctypes.c_uint64(0)
-        assert find(name.encode(), ctypes.byref(address), _VERSIONS[name], flags, none) == 0
+        assert find(name.encode(), ctypes.byref(address), _VERSIONS[name], flags, null) == 0
         assert address.value is not None
         with self.context.current():
             return int(ctypes.CFUNCTYPE(ctypes.c_int)(address.value)(*arguments))
 
     def make(self, name: str, *arguments: Any) -> ctypes.c_void_p:
         """Call a function that writes a handle to its first parameter."""
-        made = ctypes.c_void_p()
-        assert self(name, ctypes.byref(made), *arguments) == 0
-        return made
+        handle = ctypes.c_void_p()
+        assert self(name, ctypes.byref(handle), *arguments) == 0
+        return handle
 
     def begin_capture(self, stream: int) -> None:
         """From now on work in a stream is recorded, not run."""

@@ -34,9 +34,9 @@ def put(old: str, new: str, count: int = 0) -> Change:
     """Replace a pattern, which must be there, by a text: everywhere, or `count` times."""
 
     def change(ir: str) -> str:
-        made, found = re.subn(old, new, ir, count=count)
-        assert found, (old, ir)
-        return made
+        changed, replacement_count = re.subn(old, new, ir, count=count)
+        assert replacement_count, (old, ir)
+        return changed
 
     return change
 
@@ -44,14 +44,14 @@ def put(old: str, new: str, count: int = 0) -> Change:
 def require_found(run: Callable[[int], object], kinds: Collection[str]) -> None:
     """Assert that the emulator finds faults of these kinds, and no other, in some of three orders
     of threads, `run(order)`, and that each names its thread."""
-    found = set()
+    found_kinds = set()
     for order in range(3):
         try:
             run(order)
         except EmulatorFault as fault:
-            found.add(fault.kind)
+            found_kinds.add(fault.kind)
             assert re.search(r"thread \(\d+, 0, 0\)", str(fault)), str(fault)
-    assert found and found <= set(kinds), (found, kinds)
+    assert found_kinds and found_kinds <= set(kinds), (found_kinds, kinds)
 
 
 def _changed(
@@ -84,8 +84,8 @@ def _loaded(f: PrimFunc) -> dict[Buffer, None]:
 
 def _further(indices: Indices, by: int = 1) -> Indices:
     """The same place, rows further on."""
-    first, *rest = indices
-    return (binary("add", first, cast(IntImm(by), first.dtype)), *rest)
+    first, *other_indices = indices
+    return (binary("add", first, cast(IntImm(by), first.dtype)), *other_indices)
 
 
 # ---- barriers ------------------------------------------------------------------------------------
@@ -100,14 +100,14 @@ def missing_barrier(f: PrimFunc) -> Iterator[PrimFunc]:
 def copies_unawaited(f: PrimFunc) -> Iterator[PrimFunc]:
     """All barriers are there, but at one of them threads do not wait for their copies."""
     count = sum(isinstance(s, Sync) and s.scope == "copies" for s in walk_stmt(f.body))
-    for which in range(count):
-        seen = -1
+    for chosen_index in range(count):
+        sync_index = -1
 
         def plain(s: Stmt) -> Stmt:
-            nonlocal seen
+            nonlocal sync_index
             if isinstance(s, Sync) and s.scope == "copies":
-                seen += 1
-                return Sync("block") if seen == which else s  # noqa: B023 - called before the next round
+                sync_index += 1
+                return Sync("block") if sync_index == chosen_index else s  # noqa: B023 - called before the next round
             return map_stmt(s, lambda e: e, plain)
 
         yield replace(f, body=plain(f.body))
@@ -116,15 +116,15 @@ def copies_unawaited(f: PrimFunc) -> Iterator[PrimFunc]:
 def batch_unawaited(f: PrimFunc) -> Iterator[PrimFunc]:
     """At a barrier threads leave one batch of copies more than those that no one needs yet."""
     count = sum(isinstance(s, Sync) and s.pending > 0 for s in walk_stmt(f.body))
-    for which in range(count):
-        seen = -1
+    for chosen_index in range(count):
+        sync_index = -1
 
         def more(s: Stmt) -> Stmt:
-            nonlocal seen
+            nonlocal sync_index
             if isinstance(s, Sync) and s.pending:
-                seen += 1
+                sync_index += 1
                 more_of = Sync(s.scope, s.pending + 1)
-                return more_of if seen == which else s  # noqa: B023 - called before the next round
+                return more_of if sync_index == chosen_index else s  # noqa: B023 - called before the next round
             return map_stmt(s, lambda e: e, more)
 
         yield replace(f, body=more(f.body))
@@ -153,8 +153,8 @@ def diverging_barrier(ir: str, name: str) -> Iterator[str]:
     places = [i for i, line in enumerate(lines) if line == _CALL]
     end = lines.index("  ret void")
     for k in [*places, end]:
-        rest = lines[k:] if k == end else lines[k + 1 :]
-        yield "\n".join([*lines[:k], _ODD, *rest, _NEEDED]).replace("NAME", name)
+        remaining_lines = lines[k:] if k == end else lines[k + 1 :]
+        yield "\n".join([*lines[:k], _ODD, *remaining_lines, _NEEDED]).replace("NAME", name)
 
 
 # ---- races ---------------------------------------------------------------------------------------
@@ -190,9 +190,9 @@ def race_of_reads(f: PrimFunc) -> Iterator[PrimFunc]:
         def store(s: Store, axis: int = axis) -> Stmt:
             if s.buffer is not out:
                 return s
-            at = list(s.indices)
-            at[axis] = _neighbour(at[axis], out.shape[axis])
-            return replace(s, value=s.value + Load(out, tuple(at)))
+            indices = list(s.indices)
+            indices[axis] = _neighbour(indices[axis], out.shape[axis])
+            return replace(s, value=s.value + Load(out, tuple(indices)))
 
         yield _changed(f, store)
 
@@ -255,9 +255,9 @@ def wrong_stage(f: PrimFunc) -> Iterator[PrimFunc]:
         def store(s: Store, b: Buffer = b, stages: int = stages) -> Stmt:
             if s.buffer is not b:
                 return s
-            (first, *rest) = _further(s.indices)
+            (first, *other_indices) = _further(s.indices)
             return replace(
-                s, indices=(binary("floormod", first, IntImm(stages, first.dtype)), *rest)
+                s, indices=(binary("floormod", first, IntImm(stages, first.dtype)), *other_indices)
             )
 
         yield _changed(f, store)
@@ -280,14 +280,14 @@ def _has_stages(f: PrimFunc, b: Buffer) -> bool:
 def dropped_predicate(f: PrimFunc) -> Iterator[PrimFunc]:
     """What a condition guards is done by all."""
     count = sum(isinstance(s, If) for s in walk_stmt(f.body))
-    for which in range(count):
-        seen = -1
+    for chosen_index in range(count):
+        condition_index = -1
 
         def cut(s: Stmt) -> Stmt:
-            nonlocal seen
+            nonlocal condition_index
             if isinstance(s, If):
-                seen += 1
-                if seen == which:  # noqa: B023 - called before the next round
+                condition_index += 1
+                if condition_index == chosen_index:  # noqa: B023 - called before the next round
                     return s.then
             return map_stmt(s, lambda e: e, cut)
 

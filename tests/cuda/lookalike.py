@@ -26,9 +26,9 @@ def has_gpu() -> bool:
 def load_lookalike() -> None:
     """Load the stand-in under the driver's name, so that whoever opens the driver gets it, until
     the process ends; nobody may have opened another one before."""
-    made = tempfile.TemporaryDirectory(prefix="kiln-cuda-")
-    load_lookalike.folder = made  # type: ignore[attr-defined]
-    folder = Path(made.name)
+    folder_handle = tempfile.TemporaryDirectory(prefix="kiln-cuda-")
+    load_lookalike.folder = folder_handle  # type: ignore[attr-defined]
+    folder = Path(folder_handle.name)
     os.environ["LOOKALIKE_DIR"] = str(folder)
     build_kernels(folder, device_library.PTX, Path(__file__).parent / "kernels.c")
     ctypes.CDLL(str(build_driver(folder, "cuda")))

@@ -33,8 +33,8 @@ def runner(module: Module) -> Run:
     main = Executor(module, tk.cuda(0))["main"]
 
     def run(*arrays: np.ndarray) -> list[np.ndarray]:
-        found = main(*arrays)
-        return [t.numpy() for t in (found if isinstance(found, tuple | list) else (found,))]
+        result = main(*arrays)
+        return [t.numpy() for t in (result if isinstance(result, tuple | list) else (result,))]
 
     return run
 
@@ -49,10 +49,10 @@ def exported(mod: IRModule, target: Any, path: Path) -> tuple[tk.Executable, Mod
 def host_kernels(exe: tk.Executable) -> list[str]:
     """What a run computes on the host, by the artifacts alone: code for processors beside the entry
     file, and kernels that no launch of a device function stands for."""
-    found = [
+    native_files = [
         a.name for a in exe.artifacts if a.codegen_id in ("llvm", "c") and a.loader == "native"
     ]
-    return [*found, *(k.symbol for k in exe.kernels if k.target_key is None)]
+    return [*native_files, *(k.symbol for k in exe.kernels if k.target_key is None)]
 
 
 def check_modules(exe: tk.Executable) -> None:

@@ -77,12 +77,12 @@ class Attention:
         shapes.insert(0, (b, self.heads, self.rows, self.depth))
         if self.apart:
             shapes = [(x, rows, n * size) for x, n, rows, size in shapes]
-        found = [typed(dtype, *s) for s in shapes]
+        types = [typed(dtype, *s) for s in shapes]
         if self.mask:
             whole = (b, self.heads, self.rows, self.keys)
             shape = [e if d in self.dims else 1 for d, e in enumerate(whole)]
-            found.append(typed("bool" if self.mask == "bool" else dtype, *shape))
-        return found
+            types.append(typed("bool" if self.mask == "bool" else dtype, *shape))
+        return types
 
     def build(self, g: Graph, q: Any, k: Any, v: Any, *mask: Any) -> Any:
         """The graph."""
@@ -93,11 +93,11 @@ class Attention:
             )
         if self.groups:
             k, v = (self._repeated(g, x) for x in (k, v))
-        found = g.attention(q, k, v, *mask, scale=0.3, causal=self.causal, unseen=self.unseen)
+        output = g.attention(q, k, v, *mask, scale=0.3, causal=self.causal, unseen=self.unseen)
         if self.apart:
             shape = (self.batch, self.rows, self.heads * self.width)
-            found = g.reshape(g.transpose(found, axes=(0, 2, 1, 3)), shape=shape)
-        return found
+            output = g.reshape(g.transpose(output, axes=(0, 2, 1, 3)), shape=shape)
+        return output
 
     def _heads(self, g: Graph, x: Any, size: int) -> Any:
         b, rows, _ = x.tensor.shape
@@ -162,9 +162,9 @@ def made_up(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     """Normal numbers; a fifth of a mask of bool is false, and some of its rows as a whole."""
     rng = np.random.default_rng([seed, *shape])
     if dtype.kind == "b":
-        found = rng.random(shape) < 0.8
-        found[..., ::7, :] = False
-        return found
+        values = rng.random(shape) < 0.8
+        values[..., ::7, :] = False
+        return values
     return rng.standard_normal(shape).astype(dtype)
 
 
@@ -216,34 +216,37 @@ def exact(a: Attention, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.nd
     with np.errstate(invalid="ignore", divide="ignore"):
         weights = np.exp(scores - scores.max(axis=3, keepdims=True))
         weights /= weights.sum(axis=3, keepdims=True)
-        found = weights @ v
+        output = weights @ v
         if a.unseen == "zero":
-            found = np.nan_to_num(found, nan=0.0)
+            output = np.nan_to_num(output, nan=0.0)
             weights = np.nan_to_num(weights, nan=0.0)
         wrong = (q.shape[3] + 8) * 2.0**-23 * 2 * sizes.max(axis=3, keepdims=True) + 2.0**-20
         wrong = wrong + k.shape[2] * 2.0**-23 + 2.0 ** -BITS[dtype.name]
-        error = 2 * wrong * (weights @ np.abs(v)) + 2.0 ** -BITS[dtype.name] * np.abs(found)
-        least = float(ml_dtypes.finfo(dtype.name).smallest_subnormal)
-        error = error + least * np.abs(v).sum(axis=2, keepdims=True) + least
+        error = 2 * wrong * (weights @ np.abs(v)) + 2.0 ** -BITS[dtype.name] * np.abs(output)
+        smallest = float(ml_dtypes.finfo(dtype.name).smallest_subnormal)
+        error = error + smallest * np.abs(v).sum(axis=2, keepdims=True) + smallest
     if a.apart:
-        found, error = (
-            x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1) for x in (found, error)
+        output, error = (
+            x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1) for x in (output, error)
         )
-    return found, error
+    return output, error
 
 
-def check(types: str, name: str, made: DeviceRunner) -> None:
+def check(types: str, name: str, device_runner: DeviceRunner) -> None:
     """In several orders of threads, of arrays that are aligned to 16 bytes or to an element."""
-    a, case = CASES[name], made.battery.cases[named(name)]
+    a, case = CASES[name], device_runner.battery.cases[named(name)]
     for k, sizes in enumerate(case.sizes):
         inputs = arguments(case, sizes, k)
         want, allowed = exact(a, list(inputs.values()))
         for aligned in (True, False):
-            made.kernels.aligned, made.kernels.order = aligned, ORDERS[(k + aligned) % 3]
-            (found,) = launched(made, case, inputs, sizes)
-            assert found.shape == want.shape
-            np.testing.assert_array_equal(np.isnan(found), np.isnan(want))
-            error = np.nan_to_num(np.abs(found.astype(np.float64) - want))
+            device_runner.kernels.aligned, device_runner.kernels.order = (
+                aligned,
+                ORDERS[(k + aligned) % 3],
+            )
+            (output,) = launched(device_runner, case, inputs, sizes)
+            assert output.shape == want.shape
+            np.testing.assert_array_equal(np.isnan(output), np.isnan(want))
+            error = np.nan_to_num(np.abs(output.astype(np.float64) - want))
             assert (error <= np.nan_to_num(allowed)).all(), (error - allowed).max()
 
 
@@ -258,9 +261,9 @@ def test_all_attentions(types: str, name: str) -> None:
     check(types, name, runner(types, True))
 
 
-def classes_of(a: Attention, dtype: str, given: Mapping[str, object]) -> set[str]:
+def classes_of(a: Attention, dtype: str, target_options: Mapping[str, object]) -> set[str]:
     """The classes of the kernels of an attention."""
-    b, target = Battery(), Target(given)
+    b, target = Battery(), Target(target_options)
     b.add("one", a.build, *a.params(dtype))
     mod = IRModule((b.cases["one"].function,))
     return {schedule_group(g, target).op_class for g in groups_for(mod, target)}
@@ -279,26 +282,26 @@ def test_far_scores_and_low_masks() -> None:
         a = Attention(1, 1, 24, 40, 16, 16, mask="numbers")
         b = Battery()
         b.add("one", a.build, *a.params(dtype))
-        made = DeviceRunner(b, target=TARGETS[dtype])
+        device_runner = DeviceRunner(b, target=TARGETS[dtype])
         rng = np.random.default_rng(3)
         q, k, v = (rng.integers(-9, 10, s).astype(dtype) for s in ((24, 16), (40, 16), (40, 16)))
         low = float(ml_dtypes.finfo(dtype).min)
         mask = np.zeros((24, 40), dtype)
         mask[1], mask[2, ::2], mask[3, 1:], mask[4] = low, low, low, -np.inf
-        given = [x[None, None] for x in (q, k, v, mask)]
+        operands = [x[None, None] for x in (q, k, v, mask)]
         case = b.cases["one"]
         names = [p.name for p in case.function.params]
-        made.kernels.aligned = True
-        (found,) = launched(made, case, dict(zip(names, given, strict=True)), {})
+        device_runner.kernels.aligned = True
+        (output,) = launched(device_runner, case, dict(zip(names, operands, strict=True)), {})
         if dtype == "bfloat16":  # scores vanish beside its lowest number
             mask[1] = 0
-            given[3] = mask[None, None]
-            want, allowed = exact(a, given)
-            found, want, allowed = (np.delete(x, 1, axis=2) for x in (found, want, allowed))
+            operands[3] = mask[None, None]
+            want, allowed = exact(a, operands)
+            output, want, allowed = (np.delete(x, 1, axis=2) for x in (output, want, allowed))
         else:
-            want, allowed = exact(a, given)
-        assert (np.abs(found.astype(np.float64) - want) <= allowed).all()
-        assert (found[0, 0, 3 if dtype == "bfloat16" else 4] == 0).all()  # nothing is seen
+            want, allowed = exact(a, operands)
+        assert (np.abs(output.astype(np.float64) - want) <= allowed).all()
+        assert (output[0, 0, 3 if dtype == "bfloat16" else 4] == 0).all()  # nothing is seen
 
 
 # ---- proofs --------------------------------------------------------------------------------------
@@ -317,9 +320,9 @@ def prove(types: str, name: str) -> None:
     target = TARGETS[types]
     f = scheduled(CASES[name], types.split(",")[0], target, check=True)
     assert f.op_class == CLASS
-    made = Kernels([f], target)
-    (launch,) = made.launches(f.name)
-    races = races_of(made.checked(launch.name))
+    kernels = Kernels([f], target)
+    (launch,) = kernels.launches(f.name)
+    races = races_of(kernels.checked(launch.name))
     assert not races.faults, races.faults[0]
     assert not races.doubts, races.doubts
 
@@ -343,8 +346,8 @@ def test_every_barrier_is_missed() -> None:
     f = device_function(scheduled(a, "float16", target), target)
     shared, grid = launch_of(f).shared_bytes, [int_value(n) for n in launch_of(f).grid]
     count = barriers(f)
-    less = [replace(without_barrier(f, k), name=f"less_{k}") for k in range(count)]
-    kernels = Emulated([emit_ptx_ir(g, target) for g in (f, *less)])
+    without_barriers = [replace(without_barrier(f, k), name=f"less_{k}") for k in range(count)]
+    kernels = Emulated([emit_ptx_ir(g, target) for g in (f, *without_barriers)])
     kernels.aligned = True
     arrays = [np.ones((1, 1, n, 64), np.float16) for n in (64, 128, 128, 64)]
     kernels.run(f.name, grid, launch_of(f).block, arrays, shared)
@@ -365,20 +368,20 @@ def test_targets() -> None:
     for also in ({"arch": "sm_75"}, {"arch": "sm_90", "also": ["sm_75"]}):
         assert classes_of(a, "float16", {"kind": "cuda", **also}) == {CLASS}
         assert CLASS not in classes_of(a, "bfloat16", {"kind": "cuda", **also})
-    for given in (
+    for options in (
         {"kind": "cuda", "arch": "sm_70"},
         {"kind": "cuda", "arch": "sm_90", "also": ["sm_72"]},
         {"kind": "cuda", "arch": "sm_80", "max_num_threads": 16},
         {"kind": "cuda", "arch": "sm_80", "max_shared_memory_per_block": 4096},
         {"kind": "opencl", "supports_float16": True},
     ):
-        assert CLASS not in classes_of(a, "float16", given), given
+        assert CLASS not in classes_of(a, "float16", options), options
 
 
 @pytest.mark.parametrize("precision", ["float32", "tf32"])
 def test_float32_is_computed_as_such(precision: str) -> None:
-    given = {"kind": "cuda", "arch": "sm_90", "matmul_precision": precision}
-    assert classes_of(CASES["odd"], "float32", given) == {"gpu_attention"}
+    options = {"kind": "cuda", "arch": "sm_90", "matmul_precision": precision}
+    assert classes_of(CASES["odd"], "float32", options) == {"gpu_attention"}
 
 
 def test_it_is_taken_apart_where_no_tile_fits() -> None:
@@ -448,11 +451,11 @@ def assemble(types: str, name: str, arch: str, folder: Path) -> None:
     target = TARGETS[types]
     f = device_function(scheduled(LARGE[name], types.split(",")[0], target), target)
     text = ptx_of({f.name: emit_ptx_ir(f, target)}, [arch])[arch]
-    (said,) = assembled(text, arch, folder).values()
-    spilled = re.findall(r"(\d+) bytes spill", said)
-    assert len(spilled) == 2 and max(map(int, spilled)) <= SPILLED.get((name, arch), 0), said
-    found = opcodes(folder / "k.cubin")
-    assert found["HMMA"] >= 32 and found["LDSM"] > 0, found
+    (message,) = assembled(text, arch, folder).values()
+    spilled = re.findall(r"(\d+) bytes spill", message)
+    assert len(spilled) == 2 and max(map(int, spilled)) <= SPILLED.get((name, arch), 0), message
+    opcode_counts = opcodes(folder / "k.cubin")
+    assert opcode_counts["HMMA"] >= 32 and opcode_counts["LDSM"] > 0, opcode_counts
 
 
 @pytest.mark.parametrize(("types", "name", "arch"), ASSEMBLED)

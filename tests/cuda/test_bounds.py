@@ -48,16 +48,16 @@ class Cuda:
         assert self.driver[name](*arguments) == 0, name
 
     def made(self, name: str, *arguments: object) -> ctypes.c_void_p:
-        found = ctypes.c_void_p()
-        self(name, ctypes.byref(found), *arguments)
-        return found
+        handle = ctypes.c_void_p()
+        self(name, ctypes.byref(handle), *arguments)
+        return handle
 
     def memory(self, elements: int) -> ctypes.c_void_p:
         return self.made("cuMemAlloc", ctypes.c_size_t(4 * elements))
 
-    def touch(self, memory: ctypes.c_void_p, at: int = 0) -> str:
-        """Let 16 threads store from element `at` on; what the emulator says of it, if anything."""
-        start = ctypes.c_void_p((memory.value or 0) + 4 * at)
+    def touch(self, memory: ctypes.c_void_p, first_element: int = 0) -> str:
+        """Let 16 threads store from an element on; what the emulator says of it, if anything."""
+        start = ctypes.c_void_p((memory.value or 0) + 4 * first_element)
         values = (ctypes.c_void_p * 1)(ctypes.addressof(start))
         self("cuLaunchKernel", self.function, *(1, 1, 1), *(16, 1, 1), 0, NONE, values, None)
         status = self.driver.cuStreamSynchronize(NONE)
@@ -71,9 +71,9 @@ def _renamed(driver: Path) -> Path:
     """A driver that the loader knows by another name: who asks for CUDA's does not get it."""
     content = driver.read_bytes()
     assert content.count(b"libcuda.so.1\0") == 1
-    made = driver.with_name("libmine.so.1")
-    made.write_bytes(content.replace(b"libcuda.so.1\0", b"libmine.so.1\0"))
-    return made
+    renamed_path = driver.with_name("libmine.so.1")
+    renamed_path.write_bytes(content.replace(b"libcuda.so.1\0", b"libmine.so.1\0"))
+    return renamed_path
 
 
 @pytest.fixture
@@ -89,45 +89,45 @@ def test_it_stays_unseen(cuda: Cuda) -> None:
 
 
 def test_memory_of_the_device(cuda: Cuda) -> None:
-    before, here = cuda.memory(40), cuda.memory(16)
-    assert cuda.touch(here) == cuda.touch(before, 24) == ""
-    found = np.ctypeslib.as_array(ctypes.cast(here, ctypes.POINTER(ctypes.c_int32)), (16,))
-    assert (found == 1).all()
+    before, memory = cuda.memory(40), cuda.memory(16)
+    assert cuda.touch(memory) == cuda.touch(before, 24) == ""
+    elements = np.ctypeslib.as_array(ctypes.cast(memory, ctypes.POINTER(ctypes.c_int32)), (16,))
+    assert (elements == 1).all()
 
 
-@pytest.mark.parametrize(("at", "thread"), [(1, 15), (25, 0), (-1, 0)])
-def test_beside_an_allocation(cuda: Cuda, at: int, thread: int) -> None:
+@pytest.mark.parametrize(("first_element", "thread"), [(1, 15), (25, 0), (-1, 0)])
+def test_beside_an_allocation(cuda: Cuda, first_element: int, thread: int) -> None:
     """By as little as an element: kernel, thread and address are named, and the place."""
-    here = cuda.memory(16)
-    said = cuda.touch(here, at)
-    first = 4 * (at + thread)
+    memory = cuda.memory(16)
+    message = cuda.touch(memory, first_element)
+    first = 4 * (first_element + thread)
     start = f"failed touch: kernel touch, block (0, 0, 0): thread ({thread}, 0, 0) writes 4 bytes"
-    address = hex((here.value or 0) + first)
+    address = hex((memory.value or 0) + first)
     place = f"at {address}, outside of all buffers: bytes {first} to {first + 3} of one of 64"
-    assert said == f"{start} {place}"
-    assert cuda.touch(here) == ""
+    assert message == f"{start} {place}"
+    assert cuda.touch(memory) == ""
 
 
 def test_memory_that_was_freed(cuda: Cuda) -> None:
-    here, other = cuda.memory(16), cuda.memory(16)
-    cuda("cuMemFree", here)
-    assert "thread (0, 0, 0) writes 4 bytes" in cuda.touch(here)
-    cuda("cuMemFree", other)
-    assert "outside of all buffers" in cuda.touch(other)  # where none is left, too
+    memory, other_memory = cuda.memory(16), cuda.memory(16)
+    cuda("cuMemFree", memory)
+    assert "thread (0, 0, 0) writes 4 bytes" in cuda.touch(memory)
+    cuda("cuMemFree", other_memory)
+    assert "outside of all buffers" in cuda.touch(other_memory)  # where none is left, too
 
 
 def test_memory_of_another_device(cuda: Cuda) -> None:
     cuda("cuCtxPushCurrent", cuda.contexts[1])
-    there = cuda.memory(16)
+    foreign_memory = cuda.memory(16)
     cuda("cuCtxPopCurrent", ctypes.byref(ctypes.c_void_p()))
-    assert "outside of all buffers" in cuda.touch(there)
+    assert "outside of all buffers" in cuda.touch(foreign_memory)
 
 
 def test_a_module_that_is_loaded_again_knows_what_is_there(cuda: Cuda) -> None:
-    here = cuda.memory(16)
+    memory = cuda.memory(16)
     cuda("cuModuleUnload", cuda.module)
-    gone = cuda.memory(16)
-    cuda("cuMemFree", gone)
+    freed_memory = cuda.memory(16)
+    cuda("cuMemFree", freed_memory)
     cuda.module = cuda.made("cuModuleLoadDataEx", PTX.encode(), 0, None, None)
     cuda.function = cuda.made("cuModuleGetFunction", cuda.module, b"touch")
-    assert cuda.touch(here) == "" and "outside of all buffers" in cuda.touch(gone)
+    assert cuda.touch(memory) == "" and "outside of all buffers" in cuda.touch(freed_memory)

@@ -94,17 +94,21 @@ def test_devices_in_any_order(order: list[int], called: list[str]) -> None:
     devices = [GPU, {**DSP, "operators": ["attention"]}, "geluer"]
     exe = tk.compile(graph(_block, x=X.shape), {"devices": [devices[k] for k in order]})
     let_run(exe)
-    where = {p.kernel_class: p.device for p in exe.placement()}
-    assert where["gpu_softmax"] == "cuda" and {"dsp", "host"} <= set(where.values())
+    device_by_class = {p.kernel_class: p.device for p in exe.placement()}
+    assert device_by_class["gpu_softmax"] == "cuda" and {"dsp", "host"} <= set(
+        device_by_class.values()
+    )
     (have,) = runner(exe.jit())(X)
     np.testing.assert_allclose(have, _expected(), rtol=1e-5, atol=1e-6)
 
 
 def test_two_devices_of_cuda(called: list[str]) -> None:
     """A library for two: values go from one to the other, and externals read from both."""
-    left = {"kind": "cuda", "target_key": "left", "operators": ["linear"]}
+    left_device = {"kind": "cuda", "target_key": "left", "operators": ["linear"]}
     right = {"kind": "cuda", "target_key": "right", "arch": "sm_80"}
-    exe = tk.compile(graph(_block, x=X.shape), {"devices": ["normer", "geluer", left, right]})
+    exe = tk.compile(
+        graph(_block, x=X.shape), {"devices": ["normer", "geluer", left_device, right]}
+    )
     let_run(exe)
     assert {p.device for p in exe.placement()} == {"left", "right", "normer", "geluer"}
     lib = exe.jit()

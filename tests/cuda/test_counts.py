@@ -98,7 +98,7 @@ PATTERNS: dict[str, Callable[[int], int | None]] = {
 
 def modelled(offsets: Sequence[int | None], size: int, shared: bool) -> Count:
     """The counts of one request of `size` bytes a thread, written anew from the documents."""
-    requests = taken = least = 0
+    requests = turns = fewest_turns = 0
     for first in range(0, len(offsets), WARP):
         lanes = {k: o for k, o in enumerate(offsets[first : first + WARP]) if o is not None}
         if not lanes:
@@ -106,15 +106,15 @@ def modelled(offsets: Sequence[int | None], size: int, shared: bool) -> Count:
         requests += 1
         if not shared:
             touched = np.unique([o + b for o in lanes.values() for b in range(size)])
-            taken += len(np.unique(touched // 32))
-            least += -(-len(touched) // 32)
+            turns += len(np.unique(touched // 32))
+            fewest_turns += -(-len(touched) // 32)
             continue
         for part in np.array_split(np.arange(WARP), max(1, size // 4)):
-            wanted = {(o + b) // 4 for k, o in lanes.items() if k in part for b in range(size)}
-            if wanted:
-                taken += int(np.bincount([w % 32 for w in wanted]).max())
-                least += 1
-    return Count(requests, taken, least)
+            bank_words = {(o + b) // 4 for k, o in lanes.items() if k in part for b in range(size)}
+            if bank_words:
+                turns += int(np.bincount([w % 32 for w in bank_words]).max())
+                fewest_turns += 1
+    return Count(requests, turns, fewest_turns)
 
 
 def total(*counts: Count) -> Count:
@@ -125,20 +125,20 @@ def total(*counts: Count) -> Count:
 @pytest.mark.parametrize("kind", ACCESSES)
 def test_counts_are_those_of_a_model(t: str, align: int, kind: str) -> None:
     """For every pattern, in blocks of one and of several warps, the last of which is not full."""
-    space, how = kind.split()
+    space, access_kind = kind.split()
     pieces = TYPES[t, align]
     for threads in (32, 72):
-        access = HOW[how].format(t=t, space=space, align=align)
+        access = HOW[access_kind].format(t=t, space=space, align=align)
         kernels = Emulated([IR.format(access=access, threads=threads)])
         kernels.aligned = True
         indices = modelled([4 * i for i in range(threads)], 4, shared=False)
         for name, pattern in PATTERNS.items():
-            at = [pattern(i) for i in range(threads)]
-            taking_part = [i for i in at if i is not None]
-            if how == "stores" and len({*taking_part}) < len(taking_part):
+            pattern_indices = [pattern(i) for i in range(threads)]
+            taking_part = [i for i in pattern_indices if i is not None]
+            if access_kind == "stores" and len({*taking_part}) < len(taking_part):
                 continue  # threads that write one element are a race
             step = -(-sum(pieces) // align) * align
-            offsets = [None if i is None else i * step for i in at]
+            offsets = [None if i is None else i * step for i in pattern_indices]
             parts = [
                 ([None if o is None else o + sum(pieces[:k]) for o in offsets], size)
                 for k, size in enumerate(pieces)
@@ -146,17 +146,17 @@ def test_counts_are_those_of_a_model(t: str, align: int, kind: str) -> None:
             want = total(*(modelled(o, size, space == "shared") for o, size in parts))
             if kind == "global loads":
                 want = total(want, indices)
-            given = np.array([-1 if o is None else o for o in offsets], np.int32)
+            offset_array = np.array([-1 if o is None else o for o in offsets], np.int32)
             end = -(-(max(taking_part) + 1) * step // 16) * 16
             shared = end if space == "shared" else 0
-            args = [np.zeros(end, np.uint8), given, np.int32(shared)]
+            args = [np.zeros(end, np.uint8), offset_array, np.int32(shared)]
             for order in (FORWARD, BACKWARD, RANDOM):
                 kernels.order(order, 3)
-                with kernels.counted() as found:
+                with kernels.counted() as counts:
                     kernels.run("k", (1, 1, 1), (threads, 1, 1), args, shared)
                 if kind == "shared stores":  # beside those that fill it, by one thread
-                    found[kind] = total(found[kind], *[Count(-1, -1, -1)] * (end // 16))
-                assert found[kind] == want, (name, threads, order)
+                    counts[kind] = total(counts[kind], *[Count(-1, -1, -1)] * (end // 16))
+                assert counts[kind] == want, (name, threads, order)
 
 
 def test_a_loop_is_a_request_per_round() -> None:
@@ -180,20 +180,20 @@ out:
     want.append(modelled([4 * t for t in range(32)], 4, False))
     for order in (FORWARD, BACKWARD, RANDOM):
         kernels.order(order, 9)
-        with kernels.counted() as found:
+        with kernels.counted() as counts:
             kernels.run("k", (1, 1, 1), (32, 1, 1), args)
-        assert found["global loads"] == total(*want)
+        assert counts["global loads"] == total(*want)
 
 
 def test_nothing_is_counted_unasked() -> None:
     kernels = Emulated([IR.format(access="", threads=32)])
     args = [np.zeros(32, np.uint8), np.zeros(32, np.int32), np.int32(0)]
-    with kernels.counted() as found:
+    with kernels.counted() as counts:
         pass
     kernels.run("k", (1, 1, 1), (32, 1, 1), args)
     with kernels.counted() as again:
         pass
-    assert found == again == dict.fromkeys(ACCESSES, Count(0, 0, 0))
+    assert counts == again == dict.fromkeys(ACCESSES, Count(0, 0, 0))
 
 
 # ---- every class of kernels ----------------------------------------------------------------------
@@ -205,11 +205,11 @@ def test_golden(request: pytest.FixtureRequest) -> None:
     kernels = Emulated(emit_ptx_ir(x.func, TARGET) for x in classes.values())
     kernels.aligned = True
     rows = []
-    for name, made in classes.items():
-        with kernels.counted() as found:
-            made.run(kernels)
-        counts = [found[kind] for kind in ACCESSES]
-        cells = [f"{c.requests} {c.taken}/{c.least}" if c.requests else "-" for c in counts]
+    for name, launch in classes.items():
+        with kernels.counted() as measured:
+            launch.run(kernels)
+        counts = [measured[kind] for kind in ACCESSES]
+        cells = [f"{c.requests} {c.turns}/{c.fewest_turns}" if c.requests else "-" for c in counts]
         rows.append((name + " (one block)" * (name in ONE_BLOCK), *cells))
     text = HEAD + "".join(table_lines(("kernel", *HEADS), rows, "lrrrr"))
     if request.config.getoption("--bless"):

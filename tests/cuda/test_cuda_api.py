@@ -40,8 +40,8 @@ COPY_END = {
     "height": "Height",
 }
 COPY_NODE = {
-    **{f"from.{name}": f"src{theirs}" for name, theirs in COPY_END.items()},
-    **{f"to.{name}": f"dst{theirs}" for name, theirs in COPY_END.items()},
+    **{f"from.{name}": f"src{driver_name}" for name, driver_name in COPY_END.items()},
+    **{f"to.{name}": f"dst{driver_name}" for name, driver_name in COPY_END.items()},
     "from.reserved": "reserved0",
     "to.reserved": "reserved1",
     "width_in_bytes": "WidthInBytes",
@@ -64,10 +64,10 @@ RENAMED = {"CUDA_ERROR_STREAM_CAPTURE_LAST": "CUDA_ERROR_STREAM_CAPTURE_WRONG_TH
 @pytest.fixture(scope="module")
 def headers() -> Path:
     tool = ptxas_path()
-    found = tool.parents[1] / "include" if tool is not None else Path("/nowhere")
-    if not (found / "cuda.h").exists():
+    include_folder = tool.parents[1] / "include" if tool is not None else Path("/nowhere")
+    if not (include_folder / "cuda.h").exists():
         pytest.skip("ptxas is not installed")
-    return found
+    return include_folder
 
 
 def offsets(folder: Path, include: Path, header: str, structs: dict[str, list[str]]) -> list[int]:
@@ -80,47 +80,55 @@ def offsets(folder: Path, include: Path, header: str, structs: dict[str, list[st
     (folder / "offsets.c").write_text("\n".join([*lines, "    return 0;\n}\n"]))
     command = [require("gcc"), "-I", include, "-o", folder / "offsets", folder / "offsets.c"]
     subprocess.run(command, check=True)
-    said = subprocess.run([folder / "offsets"], check=True, capture_output=True, text=True).stdout
-    return [int(line) for line in said.split()]
+    output = subprocess.run([folder / "offsets"], check=True, capture_output=True, text=True).stdout
+    return [int(line) for line in output.split()]
 
 
 def test_layouts(headers: Path, tmp_path: Path) -> None:
-    ours = {name: list(members) for name, (_, members) in STRUCTS.items()}
-    theirs = {name: list(members.values()) for name, members in STRUCTS.values()}
-    found = offsets(tmp_path, CRT, "cuda_api.h", ours)
-    assert found == offsets(tmp_path, headers, "cuda.h", theirs)
-    assert len(found) == sum(1 + len(members) for _, members in STRUCTS.values()) and found[0] == 72
+    own_members = {name: list(members) for name, (_, members) in STRUCTS.items()}
+    driver_members = {name: list(members.values()) for name, members in STRUCTS.values()}
+    own_offsets = offsets(tmp_path, CRT, "cuda_api.h", own_members)
+    assert own_offsets == offsets(tmp_path, headers, "cuda.h", driver_members)
+    assert (
+        len(own_offsets) == sum(1 + len(members) for _, members in STRUCTS.values())
+        and own_offsets[0] == 72
+    )
 
 
 def test_functions_are_asked_for_in_versions_that_they_have(headers: Path) -> None:
-    known = set(re.findall(r"\bPFN_cu(\w+_v\d+)\b", (headers / "cudaTypedefs.h").read_text()))
-    asked = {
+    known_functions = set(
+        re.findall(r"\bPFN_cu(\w+_v\d+)\b", (headers / "cudaTypedefs.h").read_text())
+    )
+    requested_functions = {
         f"{name}_v{number}"
         for name, *versions in re.findall(r"\b[XY]\((\w+), (\d+)(?:, (\d+))?", OURS)
         for number in versions
         if number not in ("", "0")
     }
-    assert len(asked) > 40 and not asked - known
+    assert len(requested_functions) > 40 and not requested_functions - known_functions
     encode = re.findall(r"KILN_CUDA_ENCODE(?:_VERSION)? \"?(\w+)", OURS)
-    assert f"{encode[0][2:]}_v{encode[1]}" in known, encode
-    assert not {f"{name[2:]}_v{version}" for name, (version, _) in _PROTOTYPES.items()} - known
+    assert f"{encode[0][2:]}_v{encode[1]}" in known_functions, encode
+    assert (
+        not {f"{name[2:]}_v{version}" for name, (version, _) in _PROTOTYPES.items()}
+        - known_functions
+    )
 
 
 def test_numbers(headers: Path, tmp_path: Path) -> None:
-    own = re.findall(r"^    (CU\w+) = (\d+)\b", OURS, re.M)
+    own_numbers = re.findall(r"^    (CU\w+) = (\d+)\b", OURS, re.M)
     lines = ['#include "cuda.h"']
-    for name, number in own:
+    for name, number in own_numbers:
         start = next((s for s in LONGER if name.startswith(s)), "")
-        theirs = RENAMED.get(name, LONGER.get(start, "") + name[len(start) :])
-        lines.append(f'_Static_assert({theirs} == {number}, "{name}");')
+        driver_name = RENAMED.get(name, LONGER.get(start, "") + name[len(start) :])
+        lines.append(f'_Static_assert({driver_name} == {number}, "{name}");')
     (tmp_path / "numbers.c").write_text("\n".join(lines) + "\n")
     command = [require("gcc"), "-fsyntax-only", "-I", headers, tmp_path / "numbers.c"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert len(own) >= 40
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert len(own_numbers) >= 40
     sticky = re.search(r"sticky\[\] = \{(.*?)\};", (CRT / "cuda.c").read_text(), re.S)
     assert sticky is not None
-    numbers = dict(own)
+    numbers = dict(own_numbers)
     assert sorted(_STICKY) == sorted(int(numbers[n]) for n in re.findall(r"CUDA_\w+", sticky[1]))
 
 
@@ -128,13 +136,13 @@ def test_tensor_maps(headers: Path, tmp_path: Path) -> None:
     """What a map is, and numbers of types of elements."""
     lines = ['#include "cuda.h"']
     for name, number in MAPPED_TYPES.items():
-        theirs = f"CU_TENSOR_MAP_DATA_TYPE_{name.upper()}"
-        lines.append(f'_Static_assert({theirs} == {number}, "{name}");')
+        driver_name = f"CU_TENSOR_MAP_DATA_TYPE_{name.upper()}"
+        lines.append(f'_Static_assert({driver_name} == {number}, "{name}");')
     lines.append(f'_Static_assert(sizeof(CUtensorMap) == {MAP_BYTES}, "bytes");')
     lines.append(f'_Static_assert({MAP_BYTES} % _Alignof(CUtensorMap) == 0, "alignment");')
     (tmp_path / "maps.c").write_text("\n".join(lines) + "\n")
     command = [require("gcc"), "-std=c11", "-fsyntax-only", "-I", headers, tmp_path / "maps.c"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
     assert f"KILN_CUDA_MAP_BYTES {MAP_BYTES}\n" in OURS
     assert f"KILN_CUDA_MOST_MAPS {MOST_MAPS} " in OURS

@@ -44,9 +44,9 @@ X = np.random.default_rng(3).normal(size=(1, 3, 8, 8)).astype("float32")
 @pytest.fixture(scope="module")
 def artifacts() -> tvm.Executable:
     """`artifacts = build(...)`."""
-    made = tvm.compile(residual_network(), "cuda")
-    let_run(made)
-    return made
+    executable = tvm.compile(residual_network(), "cuda")
+    let_run(executable)
+    return executable
 
 
 def result(module: Any, *devices: Any) -> np.ndarray:
@@ -104,12 +104,12 @@ def test_artifacts_overall_flow(artifacts: tvm.Executable, tmp_path: Path) -> No
 def test_a_cuda_module_is_several_artifacts_of_one_loader(artifacts: tvm.Executable) -> None:
     """The data in its format, which the file's name has, and the function information table; a
     user need not take a binary format apart to read them."""
-    own = {a.file_name: a for a in artifacts.artifacts if a.loader == "cuda"}
-    assert [*own] == ["kernels.sm_75.ptx", "kernels.fmap.json"]
-    assert {(a.codegen_id, a.target_key) for a in own.values()} == {("cuda", "cuda")}
-    functions = json.loads(own["kernels.fmap.json"].text())["functions"]
+    cuda_artifacts = {a.file_name: a for a in artifacts.artifacts if a.loader == "cuda"}
+    assert [*cuda_artifacts] == ["kernels.sm_75.ptx", "kernels.fmap.json"]
+    assert {(a.codegen_id, a.target_key) for a in cuda_artifacts.values()} == {("cuda", "cuda")}
+    functions = json.loads(cuda_artifacts["kernels.fmap.json"].text())["functions"]
     for name in functions:
-        assert f".visible .entry {name}(" in own["kernels.sm_75.ptx"].text()
+        assert f".visible .entry {name}(" in cuda_artifacts["kernels.sm_75.ptx"].text()
     # the target_host functions are of loader "native"
     entry = artifacts.artifacts["entry.c"]
     assert entry.loader == "native" and "kiln_launch(" in entry.text()
@@ -130,11 +130,11 @@ def test_two_identical_devices_by_target_key(tmp_path: Path) -> None:
     keys = ("left", "right")
     gpus = [{"kind": "cuda", "target_key": key} for key in keys]
     gpus[0]["operators"] = ["conv2d"]  # type: ignore[assignment]
-    made = tvm.compile(residual_network(), {"kind": "composite", "devices": gpus})
-    let_run(made)
-    names = [a.name for a in made.artifacts if a.loader == "cuda"]
+    executable = tvm.compile(residual_network(), {"kind": "composite", "devices": gpus})
+    let_run(executable)
+    names = [a.name for a in executable.artifacts if a.loader == "cuda"]
     assert {tuple(name.split("/")[:2]) for name in names} == {("cuda", key) for key in keys}
-    made.export_library(tmp_path / "two.so")
+    executable.export_library(tmp_path / "two.so")
     lib = tvm.runtime.load_module(tmp_path / "two.so")
     assert [m.group.target_key for m in lib.imported_modules] == [*keys]
     vm = tvm.runtime.Executor(lib, {"left": [tvm.cuda(0)], "right": [tvm.cuda(0)]})

@@ -136,12 +136,12 @@ def test_a_good_kernel(order: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_faults(name: str) -> None:
-    body, kind, said = PLANTED[name]
+    body, kind, pattern = PLANTED[name]
     kernels = emulated(body)
     with pytest.raises(EmulatorFault) as caught:
         run(kernels)
     assert caught.value.kind == kind
-    assert re.search(said, str(caught.value)), str(caught.value)
+    assert re.search(pattern, str(caught.value)), str(caught.value)
     for order in ((BACKWARD, 0), (RANDOM, 7)):  # in any order; of another thread, or byte
         kernels.order(*order)
         with pytest.raises(EmulatorFault) as caught:
@@ -152,12 +152,12 @@ def test_planted_faults(name: str) -> None:
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("name", TOO_EARLY)
 def test_copies_that_are_used_too_early(name: str, late: bool) -> None:
-    body, kind, said = TOO_EARLY[name]
+    body, kind, pattern = TOO_EARLY[name]
     kernels = emulated(body)
     kernels.copies(late)
     with pytest.raises(EmulatorFault) as caught:
         run(kernels)
-    assert caught.value.kind == kind and re.search(said, str(caught.value)), str(caught.value)
+    assert caught.value.kind == kind and re.search(pattern, str(caught.value)), str(caught.value)
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -168,8 +168,8 @@ def test_a_wait_without_a_barrier(late: bool) -> None:
     kernels.copies(late)
     assert (run(kernels) == np.arange(64).reshape(4, 16)[:, ::-1].ravel()).all()
     (f,) = from_source(HEAD + good).prim_funcs
-    less = emit_ptx_ir(f, AMPERE).replace(f"{BARRIER}\n", "")
-    kernels = Emulated([less])
+    without_barrier_ir = emit_ptx_ir(f, AMPERE).replace(f"{BARRIER}\n", "")
+    kernels = Emulated([without_barrier_ir])
     kernels.copies(late)
     with pytest.raises(EmulatorFault) as caught:
         run(kernels)
@@ -178,7 +178,7 @@ def test_a_wait_without_a_barrier(late: bool) -> None:
 
 def test_copies_happen_early_or_late() -> None:
     """Of a source that changes in between, which no kernel may rely on."""
-    found = []
+    outputs = []
     for late in (False, True):
         kernels = emulated(
             AHEAD.replace("X[b", "Y[b").format(
@@ -186,8 +186,8 @@ def test_copies_happen_early_or_late() -> None:
             )
         )
         kernels.copies(late)
-        found.append(run(kernels))
-    assert (found[0] == 0).all() and (found[1] == 7).all()
+        outputs.append(run(kernels))
+    assert (outputs[0] == 0).all() and (outputs[1] == 7).all()
 
 
 BARRIER = "  call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)"
@@ -222,8 +222,8 @@ attributes #0 = {{ "nvvm.reqntid"="16,1,1" }}
 
 @pytest.mark.parametrize("name", DIVERGING)
 def test_barriers_that_not_all_threads_reach(name: str) -> None:
-    body, said = DIVERGING[name]
-    with pytest.raises(EmulatorFault, match=said) as caught:
+    body, pattern = DIVERGING[name]
+    with pytest.raises(EmulatorFault, match=pattern) as caught:
         run(Emulated([IR.format(body=body)]))
     assert caught.value.kind == "barrier"
 
@@ -233,8 +233,8 @@ def test_misaligned() -> None:
   %a = getelementptr i8, ptr %p0, i64 4
   %v = load <2 x float>, ptr %a, align 8
 """
-    said = r"reads 8 bytes at 0x\w+, which is not a multiple of 8"
-    with pytest.raises(EmulatorFault, match=said):
+    pattern = r"reads 8 bytes at 0x\w+, which is not a multiple of 8"
+    with pytest.raises(EmulatorFault, match=pattern):
         for _ in range(2):  # arrays begin at multiples of 4, of 64 plus 4
             run(Emulated([IR.format(body=body)]))
             body = body.replace("i64 4", "i64 8")
@@ -261,12 +261,12 @@ WITH_BARRIERS = ("sum_rows", "softmax", "layer_norm", "linear", "conv2d")
 )
 def test_every_barrier_is_missed(target: Target, name: str) -> None:
     *_, group = groups_for(KERNELS[name].module(), target)
-    made = Kernels([schedule_group(group, target)], target)
-    (call,) = made.launches(made.names[0])
-    f = made.func(call.name)
+    device_kernels = Kernels([schedule_group(group, target)], target)
+    (call,) = device_kernels.launches(device_kernels.names[0])
+    f = device_kernels.func(call.name)
     count = barriers(f)
-    less = [replace(without_barrier(f, k), name=f"less_{k}") for k in range(count)]
-    kernels = Emulated([emit_ptx_ir(g, target) for g in (f, *less)])
+    without_barriers = [replace(without_barrier(f, k), name=f"less_{k}") for k in range(count)]
+    kernels = Emulated([emit_ptx_ir(g, target) for g in (f, *without_barriers)])
     sizes = {v.name: 3 for v in f.scalars}
     args: list[object] = [
         np.ones([extent_of(n, sizes) for n in p.shape], p.dtype.name)

@@ -43,14 +43,14 @@ OWN = sorted({t.name for t in TAGS.all() if t.name.startswith("nvidia/") and "ar
 def test_every_gpu_of_the_table_is_a_target() -> None:
     """A tag gives code for its architecture, and for no other."""
     assert {"nvidia/a100", "nvidia/h100", "nvidia/h200"} <= {*OWN} and len(OWN) > 30
-    made: dict[str, list[str]] = {}
+    texts_by_arch: dict[str, list[str]] = {}
     for name in OWN:
         arch = str(tk.Target(name)["arch"])
         assert arch in CUDA_ARCHS, name
-        if arch not in made:
+        if arch not in texts_by_arch:
             artifacts = tk.compile(graph(lambda g, x: g.exp(x), x=(8,)), name).artifacts
-            made[arch] = [a.text() for a in artifacts if a.file_name.endswith(".ptx")]
-    for arch, texts in made.items():
+            texts_by_arch[arch] = [a.text() for a in artifacts if a.file_name.endswith(".ptx")]
+    for arch, texts in texts_by_arch.items():
         (text,) = texts
         assert f".target {arch}\n" in text and ".visible .entry exp_device(" in text
 
@@ -121,14 +121,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def without_driver(place: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
-    known = {
+    variables = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "LD_LIBRARY_PATH": str(place),
         "KILN_PROGRESS": "off",
     }
     return subprocess.run(
-        [*map(str, command)], cwd=place, env=known, capture_output=True, text=True, check=False
+        [*map(str, command)], cwd=place, env=variables, capture_output=True, text=True, check=False
     )
 
 
@@ -164,14 +164,14 @@ print(json.dumps(said))
 
 def test_python_without_a_driver(place: Path) -> None:
     """A library loads and tells what is in it; whatever needs a device says what lacks."""
-    done = without_driver(place, sys.executable, "-c", _WAYS)
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said.pop("kinds") == ["cuda"] and said.pop("names") == ["main"]
-    assert len(said) == 9
-    for way, (code, text) in said.items():
-        assert code == "no-driver" and text.startswith("libcuda.so.1, which CUDA devices"), way
-        assert "install the driver of an NVIDIA GPU, of CUDA 11.3 or newer" in text, way
+    process = without_driver(place, sys.executable, "-c", _WAYS)
+    assert process.returncode == 0, process.stderr
+    answers = json.loads(process.stdout)
+    assert answers.pop("kinds") == ["cuda"] and answers.pop("names") == ["main"]
+    assert len(answers) == 9
+    for way_name, (code, text) in answers.items():
+        assert code == "no-driver" and text.startswith("libcuda.so.1, which CUDA devices"), way_name
+        assert "install the driver of an NVIDIA GPU, of CUDA 11.3 or newer" in text, way_name
 
 
 _C_HOST = """
@@ -196,16 +196,18 @@ def test_c_without_a_driver(place: Path) -> None:
     (place / "net.h").write_text(header)
     (place / "host.c").write_text(_C_HOST)
     command = [gcc, "-Wall", "-Werror", f"-I{CRT}", f"-I{place}", place / "host.c", "-o"]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, place / "host", place / "net.so", f"-Wl,-rpath,{place}"],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    said = without_driver(place, place / "host").stdout
-    assert said.startswith("21 library net runs on CUDA, and libcuda.so.1 cannot be opened"), said
-    assert "install the driver of an NVIDIA GPU" in said
+    assert process.returncode == 0, process.stderr
+    output = without_driver(place, place / "host").stdout
+    assert output.startswith("21 library net runs on CUDA, and libcuda.so.1 cannot be opened"), (
+        output
+    )
+    assert "install the driver of an NVIDIA GPU" in output
 
 
 @pytest.mark.parametrize(
@@ -220,9 +222,9 @@ def test_c_without_a_driver(place: Path) -> None:
     ],
 )
 def test_kiln_without_a_driver(command: str, code: int, words: str, place: Path) -> None:
-    done = without_driver(place, sys.executable, "-m", "tensorkiln.cli", *command.split())
-    text = done.stdout + done.stderr
-    assert done.returncode == code and words in text, text
+    process = without_driver(place, sys.executable, "-m", "tensorkiln.cli", *command.split())
+    text = process.stdout + process.stderr
+    assert process.returncode == code and words in text, text
     assert "Traceback" not in text and "InternalError" not in text
 
 
@@ -233,15 +235,15 @@ def test_kiln_checks_and_compiles_without_a_driver(place: Path) -> None:
     nodes = [helper.make_node("Softmax", ["x"], ["y"], axis=1)]
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [3, 20]) for n in "xy")
     opset = [helper.make_opsetid("", 17)]
-    made = helper.make_graph(nodes, "net", [x], [y])
-    save(helper.make_model(made, opset_imports=opset, ir_version=9), place / "net.onnx")
+    graph = helper.make_graph(nodes, "net", [x], [y])
+    save(helper.make_model(graph, opset_imports=opset, ir_version=9), place / "net.onnx")
     kiln = (sys.executable, "-m", "tensorkiln.cli")
-    done = without_driver(place, *kiln, "check", "net.onnx", "--target", "nvidia/h100")
-    assert done.returncode == 0 and "every node can be compiled" in done.stdout
-    done = without_driver(place, *kiln, "compile", "net.onnx", "--target", "cuda", "-o", "o.so")
-    assert done.returncode == 0 and ", sm_75, host " in done.stderr, done.stderr
-    done = without_driver(place, *kiln, "compile", "net.onnx", "--target", "sm_90", "-o", "p.so")
-    assert done.returncode == 2 and 'write {"kind":"cuda","arch":"sm_90"}' in done.stderr
+    process = without_driver(place, *kiln, "check", "net.onnx", "--target", "nvidia/h100")
+    assert process.returncode == 0 and "every node can be compiled" in process.stdout
+    process = without_driver(place, *kiln, "compile", "net.onnx", "--target", "cuda", "-o", "o.so")
+    assert process.returncode == 0 and ", sm_75, host " in process.stderr, process.stderr
+    process = without_driver(place, *kiln, "compile", "net.onnx", "--target", "sm_90", "-o", "p.so")
+    assert process.returncode == 2 and 'write {"kind":"cuda","arch":"sm_90"}' in process.stderr
     assert not (place / "p.so").exists()
 
 
@@ -298,22 +300,22 @@ def test_tensors_elsewhere(lib: Module) -> None:
     """A parameter on the host and a tensor on the device, the reverse, and another device: the
     sentence names both places, and the copy that is missing."""
     x = np.ones((3, 20), np.float32)
-    there = tk.nd.array(x, tk.cuda(0))
+    device_tensor = tk.nd.array(x, tk.cuda(0))
     with pytest.raises(UserError) as caught:
-        Executor(lib)["main"](there)
+        Executor(lib)["main"](device_tensor)
     assert "'x' must be in CPU memory" in str(caught.value)
     assert "received a tensor in cuda:0 (device type 2)" in str(caught.value)
     assert "copy it to the host first: x.numpy()" in str(caught.value)
 
-    own: Callable[..., Any] = Executor(_on_device())["main"]
-    assert isinstance(own(there), tk.runtime.DeviceTensor)
+    device_main: Callable[..., Any] = Executor(_on_device())["main"]
+    assert isinstance(device_main(device_tensor), tk.runtime.DeviceTensor)
     with pytest.raises(UserError) as caught:
-        own(x)
+        device_main(x)
     words = "must be in memory of a device of cuda (device type 2), received a tensor in CPU memory"
     assert words in str(caught.value)
     if CUDA_DRIVER.count_devices() > 1:
         with pytest.raises(UserError, match="'x' must be on device cuda:0, received cuda:1"):
-            own(tk.nd.array(x, tk.cuda(1)))
+            device_main(tk.nd.array(x, tk.cuda(1)))
 
 
 def _on_device() -> tk.Executable:

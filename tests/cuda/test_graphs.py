@@ -49,8 +49,8 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Module:
 def counts(executor: Executor, before: Mapping[str, int] | None = None) -> dict[str, int]:
     """The counts that are not zero, from `before` on."""
     old = before or {}
-    found = {name: n - old.get(name, 0) for name, n in executor.graph_counts.items()}
-    return {name: n for name, n in found.items() if n}
+    differences = {name: n - old.get(name, 0) for name, n in executor.graph_counts.items()}
+    return {name: n for name, n in differences.items() if n}
 
 
 # ---- compiled models -----------------------------------------------------------------------------
@@ -100,10 +100,12 @@ def test_batches_of_models(name: str) -> None:
         before = graphs.graph_counts
         have, want = graphs["main"](x).numpy(), plain["main"](x).numpy()
         assert have.tobytes() == want.tobytes()
-        seen = counts(graphs, before)
-        assert seen.pop("launched") == 1 and seen.pop("made", 0) == (turn < 3)
-        assert set(seen) <= {"updated"} and (turn == 3 or not seen)
-        assert require_cuda() or turn != 3 or seen["updated"] >= 3  # grown for 5, elsewhere
+        count_changes = counts(graphs, before)
+        assert count_changes.pop("launched") == 1 and count_changes.pop("made", 0) == (turn < 3)
+        assert set(count_changes) <= {"updated"} and (turn == 3 or not count_changes)
+        assert (
+            require_cuda() or turn != 3 or count_changes["updated"] >= 3
+        )  # grown for 5, elsewhere
     assert not counts(plain)
 
 
@@ -139,8 +141,8 @@ def test_an_external_in_between() -> None:
         x = np.random.default_rng(turn).normal(size=(10, 24)).astype(np.float32)
         before = graphs.graph_counts
         assert graphs["main"](x).numpy().tobytes() == plain["main"](x).numpy().tobytes()
-        seen = counts(graphs, before)
-        assert seen["host"] >= 1 and (turn == 0 or "made" not in seen)
+        count_changes = counts(graphs, before)
+        assert count_changes["host"] >= 1 and (turn == 0 or "made" not in count_changes)
 
 
 @pytest.mark.conformance
@@ -179,11 +181,11 @@ def test_only_what_has_changed_is_updated(module: Module) -> None:
         (y, z, {"launched": 1, "updated": 1}),
         (y, z, {"launched": 1}),
     ]
-    for source, target, wanted in steps:
+    for source, target, expected_counts in steps:
         before = executor.graph_counts
         values = source.numpy()
         run(source, out=target)
-        assert counts(executor, before) == wanted
+        assert counts(executor, before) == expected_counts
         assert np.array_equal(target.numpy(), expected(values))
 
 
@@ -339,21 +341,23 @@ def test_who_has_graphs(module: Module, tmp_path: Path) -> None:
             executor.set_graphs(bad)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="graphs: expected True or False, received "):
             Executor(module, graphs=bad)  # type: ignore[arg-type]
-    other = ctypes.CDLL(str(device_library.build(tmp_path / "opencl.so")))
-    other.kiln_last_error.restype = ctypes.c_char_p
-    made = ctypes.c_void_p()
-    assert other.kiln_executor_create(ctypes.byref(made)) == 0
-    assert other.kiln_executor_set_graphs(made, 1) == 7
-    assert other.kiln_last_error() == (
+    opencl_library = ctypes.CDLL(str(device_library.build(tmp_path / "opencl.so")))
+    opencl_library.kiln_last_error.restype = ctypes.c_char_p
+    executor_handle = ctypes.c_void_p()
+    assert opencl_library.kiln_executor_create(ctypes.byref(executor_handle)) == 0
+    assert opencl_library.kiln_executor_set_graphs(executor_handle, 1) == 7
+    assert opencl_library.kiln_last_error() == (
         b"library gpu has no device whose runs can be graphs: graphs are of cuda, its devices are "
         b"opencl, opencl"
     )
-    assert other.kiln_executor_set_graphs(made, 0) == 0
-    assert other.kiln_executor_set_graphs(None, 1) == 6
-    count = other.kiln_executor_graph_count
+    assert opencl_library.kiln_executor_set_graphs(executor_handle, 0) == 0
+    assert opencl_library.kiln_executor_set_graphs(None, 1) == 6
+    count = opencl_library.kiln_executor_graph_count
     count.restype = ctypes.c_int64
-    assert [count(made, i) for i in (-1, 0, 6, 7)] == [-1, 0, 0, -1] and count(None, 0) == -1
-    other.kiln_executor_destroy(made)
+    assert [count(executor_handle, i) for i in (-1, 0, 6, 7)] == [-1, 0, 0, -1] and count(
+        None, 0
+    ) == -1
+    opencl_library.kiln_executor_destroy(executor_handle)
 
 
 PROGRAM = """
@@ -389,14 +393,14 @@ def said(stand: Stand, *sizes: int, function: str = "main", **environment: str) 
     """What the stand-in's failures look like to a program that runs with graphs, size by size."""
     place = {"PYTHONPATH": str(ROOT), "LD_LIBRARY_PATH": str(stand.folder)}
     place["LOOKALIKE_DIR"] = str(stand.folder)
-    more = {f"LOOKALIKE_{k}": v for k, v in environment.items()}
+    settings = {f"LOOKALIKE_{k}": v for k, v in environment.items()}
     command = [sys.executable, "-c", PROGRAM, str(stand.library), function, *map(str, sizes)]
-    done = subprocess.run(
-        command, env={**os.environ, **place, **more}, capture_output=True, text=True
+    process = subprocess.run(
+        command, env={**os.environ, **place, **settings}, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
-    found: list[list[Any]] = json.loads(done.stdout)
-    return found
+    assert process.returncode == 0, process.stderr
+    rows: list[list[Any]] = json.loads(process.stdout)
+    return rows
 
 
 @pytest.mark.parametrize(
@@ -411,16 +415,16 @@ def said(stand: Stand, *sizes: int, function: str = "main", **environment: str) 
 def test_a_graph_that_fails_is_made_anew(stand: Stand, call: str, words: str) -> None:
     failed, second, third = said(stand, 9, 9, 9, FAIL=f"{call}:1:1")
     assert failed[0] == "device-launch" and f"cuda:0 (Look-alike): {words}" in failed[1]
-    made = 2 if call == "cuGraphLaunch" else 1
-    assert second == ["ok", True, made] and third == ["ok", True, made]
+    graphs_made = 2 if call == "cuGraphLaunch" else 1
+    assert second == ["ok", True, graphs_made] and third == ["ok", True, graphs_made]
 
 
 def test_an_update_that_fails(stand: Stand) -> None:
     """9, then more, so that memory moves, then 9 again."""
-    first, more, failed, again = said(
+    first, larger, failed, again = said(
         stand, 9, 20000, 9, 9, FAIL="cuGraphExecKernelNodeSetParams:1:1"
     )
-    assert first == ["ok", True, 1] and more == ["ok", True, 2]
+    assert first == ["ok", True, 1] and larger == ["ok", True, 2]
     assert failed[0] == "device-launch" and failed[2] == 2
     assert "an update of a graph's node for add failed with CUDA_ERROR_INVALID_VALUE" in failed[1]
     assert again == ["ok", True, 3]
@@ -431,7 +435,7 @@ def test_a_copy_of_other_memory_that_is_refused(stand: Stand) -> None:
     workspace."""
     fail = "cuGraphExecMemcpyNodeSetParams:1:1"
     steps = said(stand, 9, 20000, 9, 9, function="across", FAIL=fail)
-    assert steps == [["ok", True, made] for made in (1, 2, 3, 3)]
+    assert steps == [["ok", True, graphs_made] for graphs_made in (1, 2, 3, 3)]
 
 
 def test_drivers_that_have_no_graphs(stand: Stand) -> None:

@@ -83,12 +83,12 @@ def test_three_artifacts_of_a_module(
 @pytest.mark.parametrize("kind", KINDS)
 def test_metrics(kind: str, forms: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     require_tool("nvdisasm")
-    found = shown(capsys, forms[kind], "--as", "metrics")
+    output = shown(capsys, forms[kind], "--as", "metrics")
     for arch in ("sm_80", "sm_90a"):
         line = rf"# cuda/cuda/kernels\.{arch}\.ptx, {arch}\nfunction +threads +shared +registers "
         row = r"spilled .* FFMA .*\nsoftmax_device +128 +1220 +\d+ +0 +16 +100%  threads +\d+ "
-        assert re.search(line + " *" + row, found), found
-    assert shown(capsys, forms[kind], "--as", "codegen.inspect_cuda_metrics") == found
+        assert re.search(line + " *" + row, output), output
+    assert shown(capsys, forms[kind], "--as", "codegen.inspect_cuda_metrics") == output
 
 
 @pytest.mark.parametrize(("tool", "lacks"), [("ptxas", "registers"), ("nvdisasm", "counts")])
@@ -103,11 +103,11 @@ def test_metrics_without_tools(
     if tool == "nvdisasm":
         require_tool("ptxas")
     monkeypatch.setattr(cuda_tools, f"{tool}_path", lambda: None)
-    found = shown(capsys, forms["library"], "--as", "metrics")
-    assert re.search(r"softmax_device +128 +1220 ", found)
-    assert f"no {lacks}" in found and f"{tool} is not installed" in found
-    assert "pip install 'tensorkiln[cuda]'" in found
-    assert bool(re.search(r"softmax_device +128 +1220 +- +- +- +- +-\n", found)) == (
+    output = shown(capsys, forms["library"], "--as", "metrics")
+    assert re.search(r"softmax_device +128 +1220 ", output)
+    assert f"no {lacks}" in output and f"{tool} is not installed" in output
+    assert "pip install 'tensorkiln[cuda]'" in output
+    assert bool(re.search(r"softmax_device +128 +1220 +- +- +- +- +-\n", output)) == (
         tool == "ptxas"
     )
 
@@ -121,8 +121,8 @@ def test_an_architecture_that_the_assembler_has_not(executable: tk.Executable) -
         if a.file_name == "kernels.sm_80.ptx"
     ]
     table = [a for a in files if a.file_name.endswith(".json")]
-    found = "".join(show_metrics([*old, *table]))
-    assert "# cuda/cuda/k.ptx, sm_52\n" in found and "has no code for sm_52" in found
+    output = "".join(show_metrics([*old, *table]))
+    assert "# cuda/cuda/k.ptx, sm_52\n" in output and "has no code for sm_52" in output
 
 
 def test_nothing_to_measure(executable: tk.Executable) -> None:
@@ -138,19 +138,21 @@ def test_ptx_that_is_none(text: str, executable: tk.Executable) -> None:
     require_tool("ptxas")
     table = executable.artifacts["cuda/cuda/kernels.fmap.json"]
     bad = Artifact("cuda", "cuda", "k.ptx", text.encode(), table.target_key)
-    found = "".join(show_metrics([bad, table]))
-    assert re.search(r"softmax_device +128 +1220 +- ", found) and "\nno registers" in found
+    output = "".join(show_metrics([bad, table]))
+    assert re.search(r"softmax_device +128 +1220 +- ", output) and "\nno registers" in output
 
 
 def test_a_table_that_says_anything(executable: tk.Executable, tmp_path: Path) -> None:
     """Of every field every kind of wrong value: a typed error, or text."""
     parsed = json.loads(executable.artifacts["cuda/cuda/kernels.fmap.json"].text())
-    taken = 0
+    accepted_count = 0
     for place in fields(parsed):
         for name, value in values(tmp_path).items():
             data = with_value(parsed, place, value)
-            taken += harmless(lambda d=data: device_functions_from(d, "x"), tmp_path, (place, name))
-    assert taken > 20
+            accepted_count += harmless(
+                lambda d=data: device_functions_from(d, "x"), tmp_path, (place, name)
+            )
+    assert accepted_count > 20
     for data in (b"", b"{", b"[]", b'{"functions": []}', b'{"functions": {"f": {}}}'):
         harmless(lambda d=data: device_functions_from(d, "x"), tmp_path, data)
 
@@ -164,12 +166,12 @@ def test_signatures_of_other_devices() -> None:
     ):
         artifacts = [a for a in tk.compile(mod, kind).artifacts if a.loader == kind]
         inspectors = tk.inspectors.known_inspectors(lambda text: None)
-        found = [
+        texts = [
             "".join(row.pieces(files))
             for row, files in inspectors.groups(ArtifactSet(tuple(artifacts)))
             if row.short_name == f"inspect_{kind}_print-signatures"
         ]
-        assert len(found) == 1 and re.match(line, found[0]), found
+        assert len(texts) == 1 and re.match(line, texts[0]), texts
 
 
 def test_the_report_of_a_compile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,8 +50,8 @@ def require_tool(name: str) -> Path:
 
 def version() -> str:
     """The version of ptxas, as 13.0.88."""
-    said = cuda_tools.tool_identity(require_tool("ptxas"))
-    return said.rpartition(", V")[2].split()[0]
+    identity = cuda_tools.tool_identity(require_tool("ptxas"))
+    return identity.rpartition(", V")[2].split()[0]
 
 
 def classes(arch: str) -> dict[str, Launched]:
@@ -69,7 +69,7 @@ def made(arch: str) -> Assembled:
 
 def rows(arch: str) -> list[tuple[str, ...]]:
     counts = instruction_counts(made(arch).cubin)
-    found = []
+    table_rows = []
     for name, x in classes(arch).items():
         k, launch = made(arch).kernels[name], launch_of(x.func)
         threads = math.prod(launch.block)
@@ -77,11 +77,16 @@ def rows(arch: str) -> list[tuple[str, ...]]:
         o = occupancy(arch, threads, k.registers, shared, k.barriers)
         numbers = [k.registers, threads, k.barriers, shared, o.blocks]
         cells = [*map(str, numbers), f"{o.share:.0%}", o.limit]
-        own = [counts[name][i] for i in INSTRUCTIONS]
-        found.append(
-            (name, *cells, *(str(n) if n else "-" for n in own), str(counts[name].total()))
+        opcode_counts = [counts[name][i] for i in INSTRUCTIONS]
+        table_rows.append(
+            (
+                name,
+                *cells,
+                *(str(n) if n else "-" for n in opcode_counts),
+                str(counts[name].total()),
+            )
         )
-    return found
+    return table_rows
 
 
 def test_golden(request: pytest.FixtureRequest) -> None:
@@ -181,10 +186,10 @@ def test_spills_are_seen() -> None:
 def test_advice_is_seen() -> None:
     """A sum that is touched between products: each waits for the one before it."""
     require_tool("nvdisasm")
-    found = assembled(WAITING, "sm_90a")
-    assert len(found.advice) == 1 and "C7517" in found.advice[0]
-    assert found.kernels["waiting"].shared_bytes == 1024
-    counts = instruction_counts(found.cubin)["waiting"]
+    assembly = assembled(WAITING, "sm_90a")
+    assert len(assembly.advice) == 1 and "C7517" in assembly.advice[0]
+    assert assembly.kernels["waiting"].shared_bytes == 1024
+    counts = instruction_counts(assembly.cubin)["waiting"]
     assert counts == Counter(counts) and (counts["HGMMA"], counts["FADD"]) == (2, 1)
 
 

@@ -70,11 +70,11 @@ def test_beside_two_cpus() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "uint8"])
 def test_products_on_tensor_cores(dtype: str) -> None:
     """In a whole library: sums of float16 within their rounding, those of integers exactly."""
-    other, total = ("int8", "int32") if dtype == "uint8" else (dtype, dtype)
+    weight_dtype, total = ("int8", "int32") if dtype == "uint8" else (dtype, dtype)
     mod = graph(
         lambda g, x, w: g.linear(x, w),
         x=tensor((Var("n"), 40), dtype),
-        w=tensor((40, 24), other),
+        w=tensor((40, 24), weight_dtype),
     )
     exe = tk.compile(mod, {"kind": "cuda", "arch": "sm_80"})
     assert {p.kernel_class for p in exe.placement()} == {"gpu_tensor_cores"}
@@ -83,7 +83,7 @@ def test_products_on_tensor_cores(dtype: str) -> None:
     for rows in (1, 9, 70):
         rng = np.random.default_rng(rows)
         x = rng.integers(0, 100, (rows, 40)).astype(dtype)
-        w = rng.integers(-3, 4, (40, 24)).astype(other)
+        w = rng.integers(-3, 4, (40, 24)).astype(weight_dtype)
         have, want = np.asarray(exe(x, w)), x.astype("int64") @ w.astype("int64")
         assert have.dtype == total
         np.testing.assert_allclose(have.astype("float64"), want, rtol=2**-11 * (total != "int32"))

@@ -74,11 +74,13 @@ DOUBTED = {
 
 def reason(name: str, fault: str) -> str | None:
     """Why a fault does not apply to a class, if it does not."""
-    found = [
-        why for why, (faults, names) in INAPPLICABLE.items() if fault in faults and name in names
+    reasons = [
+        reason_text
+        for reason_text, (faults, names) in INAPPLICABLE.items()
+        if fault in faults and name in names
     ]
-    assert len(found) < 2, (name, fault, found)
-    return found[0] if found else None
+    assert len(reasons) < 2, (name, fault, reasons)
+    return reasons[0] if reasons else None
 
 
 def kernel(name: str) -> Launched:
@@ -89,11 +91,11 @@ def kernel(name: str) -> Launched:
 @functools.cache
 def planted(name: str) -> dict[str, list[PrimFunc]]:
     """The variants of a class by fault, each under a name of its own."""
-    found = {}
-    for number, (fault, how) in enumerate(FAULTS.items()):
-        variants = enumerate(how.plant(kernel(name).func))
-        found[fault] = [replace(f, name=f"fault_{number}_{k}") for k, f in variants]
-    return found
+    variants_by_fault = {}
+    for number, (fault, planted_fault) in enumerate(FAULTS.items()):
+        variants = enumerate(planted_fault.plant(kernel(name).func))
+        variants_by_fault[fault] = [replace(f, name=f"fault_{number}_{k}") for k, f in variants]
+    return variants_by_fault
 
 
 def diverging(name: str) -> Iterator[tuple[str, str]]:
@@ -106,21 +108,21 @@ def diverging(name: str) -> Iterator[tuple[str, str]]:
 
 def found_by(kernels: Emulated, x: Launched, variant: str) -> dict[str, str]:
     """What the emulator says of a variant in each order, by kind."""
-    said = {}
+    messages = {}
     for order in ORDERS:
         kernels.order(*order)
         try:
             x.run(kernels, variant)
         except EmulatorFault as fault:
-            said[fault.kind] = str(fault)
-    return said
+            messages[fault.kind] = str(fault)
+    return messages
 
 
-def check_named(said: str, variant: str) -> None:
+def check_named(message: str, variant: str) -> None:
     """A fault is told with kernel, block and threads, and where it was."""
     who = rf"kernel {variant}, block \(\d+, \d+, \d+\): thread \(\d+, \d+, \d+\)"
-    assert re.search(who, said), said
-    assert re.search(r"byte|barrier", said), said
+    assert re.search(who, message), message
+    assert re.search(r"byte|barrier", message), message
 
 
 def some(names: list[str], default: set[str]) -> list[object]:
@@ -131,45 +133,53 @@ def some(names: list[str], default: set[str]) -> list[object]:
 @pytest.mark.parametrize("name", some(CLASSES, SLICE))
 def test_the_emulator_finds_it(name: str) -> None:
     x, variants, apart = kernel(name), planted(name), dict(diverging(name))
-    irs = [emit_ptx_ir(f, TARGET) for own in variants.values() for f in own]
+    irs = [
+        emit_ptx_ir(f, TARGET) for variants_of_fault in variants.values() for f in variants_of_fault
+    ]
     kernels = Emulated([emit_ptx_ir(x.func, TARGET), *irs, *apart.values()])
     kernels.aligned = True
     assert found_by(kernels, x, x.func.name) == {}
-    for fault, own in variants.items():
-        said = [found_by(kernels, x, f.name) for f in own]
-        hits = [{*s} & {*FAULTS[fault].emulated} for s in said]
+    for fault, variants_of_fault in variants.items():
+        messages = [found_by(kernels, x, f.name) for f in variants_of_fault]
+        hits = [{*s} & {*FAULTS[fault].emulated} for s in messages]
         if reason(name, fault):
-            assert not any(said), (fault, said)
+            assert not any(messages), (fault, messages)
             continue
-        assert any(hits) and (all(hits) or not FAULTS[fault].everywhere), (fault, said)
-        for f, s, kinds in zip(own, said, hits, strict=True):
+        assert any(hits) and (all(hits) or not FAULTS[fault].everywhere), (fault, messages)
+        for f, s, kinds in zip(variants_of_fault, messages, hits, strict=True):
             for kind in kinds:
                 check_named(s[kind], f.name)
     for variant in apart:  # who goes on meanwhile may also race with who waits
         kernels.aligned = True
-        if not (found := found_by(kernels, x, variant)):
+        if not (faults := found_by(kernels, x, variant)):
             kernels.aligned = False  # it is in the code for tensors that are not aligned
-            found = found_by(kernels, x, variant)
-        assert {*found} <= {"barrier", "race"} and found, (variant, found)
-        for text in found.values():
+            faults = found_by(kernels, x, variant)
+        assert {*faults} <= {"barrier", "race"} and faults, (variant, faults)
+        for text in faults.values():
             check_named(text, variant)
-    assert "barrier" in found  # the last is one too many at the end: nobody is left to race with
+    assert "barrier" in faults  # the last is one too many at the end: nobody is left to race with
 
 
 @pytest.mark.parametrize("name", some(CLASSES, SLICE - {"attention_heads"}))
 def test_proofs_find_it(name: str) -> None:
     """`check_races`, where it asks for the fault: in one place of each."""
-    for fault, own in planted(name).items():
+    for fault, variants_of_fault in planted(name).items():
         proved = {*FAULTS[fault].proved}
         if not proved or reason(name, fault):
             continue
-        said = [races_of(f, notes=False) for f in (own[:1] if FAULTS[fault].everywhere else own)]
-        found = [r for races in said for r in races.faults if r.kind in proved]
+        reports = [
+            races_of(f, notes=False)
+            for f in (variants_of_fault[:1] if FAULTS[fault].everywhere else variants_of_fault)
+        ]
+        proved_faults = [r for races in reports for r in races.faults if r.kind in proved]
         if (name, fault) in DOUBTED:
-            assert not found and any(races.doubts for races in said), (fault, found)
+            assert not proved_faults and any(races.doubts for races in reports), (
+                fault,
+                proved_faults,
+            )
             continue
-        assert found, (fault, said)
-        assert re.search(r"thread \(\d+, \d+, \d+\)", str(found[0])), str(found[0])
+        assert proved_faults, (fault, reports)
+        assert re.search(r"thread \(\d+, \d+, \d+\)", str(proved_faults[0])), str(proved_faults[0])
 
 
 def test_every_pair_is_found_or_has_a_reason() -> None:

@@ -45,19 +45,21 @@ ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_1
 
 def functions(*names: str, target: Target = CUDA) -> list[PrimFunc]:
     """The device functions of kernels of `KERNELS`, called after these."""
-    found = []
+    device_functions = []
     for name in names:
         *_, group = groups_for(KERNELS[name].module(), target)
-        made = Kernels([schedule_group(group, target)], target)
-        parts = [made.func(call.name) for call in made.launches(made.names[0])]
-        found += [replace(f, name=f"{name}_{i}" if i else name) for i, f in enumerate(parts)]
-    return found
+        kernels = Kernels([schedule_group(group, target)], target)
+        parts = [kernels.func(call.name) for call in kernels.launches(kernels.names[0])]
+        device_functions += [
+            replace(f, name=f"{name}_{i}" if i else name) for i, f in enumerate(parts)
+        ]
+    return device_functions
 
 
 @pytest.mark.parametrize("name", ["flat_odd", "sum_rows"])
 def test_golden(name: str, request: pytest.FixtureRequest) -> None:
-    made = cuda_kernels(functions(name), Target({"kind": "cuda", "arch": "sm_80"}))
-    text = "\n".join(f"// {a.file_name}\n{a.text()}" for a in made.artifacts)
+    cuda_files = cuda_kernels(functions(name), Target({"kind": "cuda", "arch": "sm_80"}))
+    text = "\n".join(f"// {a.file_name}\n{a.text()}" for a in cuda_files.artifacts)
     path = GOLDEN / f"{name}.ptx"
     if request.config.getoption("--bless"):
         path.parent.mkdir(exist_ok=True)
@@ -69,12 +71,12 @@ def test_what_stands_beside_the_text() -> None:
     scalars = STORE.replace("X[i * 4 + j]", 'T.Cast("float64", k) + T.Cast("float64", on)')
     target = Target({"kind": "cuda", "arch": "sm_80", "also": ["sm_90a", "sm_75", "sm_80"]})
     kernels = [*scripted("first"), *scripted("second", "float64", body=scalars)]
-    made = cuda_kernels(kernels, target, {"first_device": ["node a (Add)"]})
-    assert [(a.codegen_id, a.loader, a.file_name) for a in made.artifacts] == [
+    cuda_files = cuda_kernels(kernels, target, {"first_device": ["node a (Add)"]})
+    assert [(a.codegen_id, a.loader, a.file_name) for a in cuda_files.artifacts] == [
         *(("cuda", "cuda", f"kernels.{arch}.ptx") for arch in ("sm_80", "sm_75", "sm_90a")),
         ("cuda", "cuda", "kernels.fmap.json"),
     ]
-    assert json.loads(made.artifacts[-1].text()) == {
+    assert json.loads(cuda_files.artifacts[-1].text()) == {
         "format": 1,
         "archs": ["sm_80", "sm_75", "sm_90a"],
         "functions": {
@@ -92,19 +94,21 @@ def test_what_stands_beside_the_text() -> None:
             },
         },
     }
-    for a, version in zip(made.artifacts, ("7.0", "6.5", "8.0"), strict=False):
+    for a, version in zip(cuda_files.artifacts, ("7.0", "6.5", "8.0"), strict=False):
         text = a.text()
         arch = a.file_name.split(".")[1]
         assert text.startswith(f".version {version}\n.target {arch}\n.address_size 64\n")
         assert re.findall(r"\.visible \.entry (\w+)\(", text) == ["first_device", "second_device"]
         assert text.count(".version") == 1 and text.count(".reqntid 4, 1, 1") == 2
-    assert [(a.loader, a.file_name) for a in made.texts] == [
+    assert [(a.loader, a.file_name) for a in cuda_files.texts] == [
         ("text", "first_device.ll"),
         ("text", "second_device.ll"),
     ]
-    assert made.texts[0].text().startswith("; computes: node a (Add)\n; reads X: float32[8]\n")
+    assert (
+        cuda_files.texts[0].text().startswith("; computes: node a (Add)\n; reads X: float32[8]\n")
+    )
     again = cuda_kernels(kernels, target, {"first_device": ["node a (Add)"]})
-    assert [a.content for a in again.artifacts] == [a.content for a in made.artifacts]
+    assert [a.content for a in again.artifacts] == [a.content for a in cuda_files.artifacts]
     assert cuda_kernels([], target).artifacts == ()
     nothing = cuda_kernels([], target, has_tensors=True).artifacts[0].text()
     assert nothing == ".version 7.0\n.target sm_80\n.address_size 64\n"
@@ -125,10 +129,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_refused_by_name(what: str) -> None:
-    make, said = REFUSED[what]
-    with pytest.raises(UnsupportedError, match=re.escape(said)):
+@pytest.mark.parametrize("refusal", REFUSED)
+def test_refused_by_name(refusal: str) -> None:
+    make, message = REFUSED[refusal]
+    with pytest.raises(UnsupportedError, match=re.escape(message)):
         cuda_kernels(make(), CUDA)
 
 
@@ -152,8 +156,10 @@ def test_vectors_move_at_once_where_tensors_are_aligned() -> None:
     """Others may begin at any element: they have a body of their own."""
     (f,) = functions("flat")
     text = ptx_of({f.name: emit_ptx_ir(f, CUDA)}, ["sm_80"])["sm_80"]
-    both = [len(re.findall(rf"{move}\.global\.{t}", text)) for move in ("ld", "st") for t in WIDTHS]
-    assert both == [1, 4, 1, 4]
+    move_counts = [
+        len(re.findall(rf"{move}\.global\.{t}", text)) for move in ("ld", "st") for t in WIDTHS
+    ]
+    assert move_counts == [1, 4, 1, 4]
     assert re.search(r"or\.b64 .*\n\s+and\.b64 .*, 15;", text)
 
 
@@ -169,10 +175,10 @@ def assembled(text: str, arch: str, folder: Path) -> dict[str, str]:
         pytest.skip("ptxas is not installed")
     (folder / "k.ptx").write_text(text)
     command = [str(ptxas.ptxas_path()), "-v", f"-arch={arch}", "k.ptx", "-o", "k.cubin"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr, done.stderr
-    parts = re.split(r"Compiling entry function '(\w+)'", done.stderr)
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert "warning" not in process.stderr, process.stderr
+    parts = re.split(r"Compiling entry function '(\w+)'", process.stderr)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
@@ -205,14 +211,14 @@ def test_every_architecture_takes_every_family(tmp_path: Path) -> None:
     """Without spills or local memory, and with room for two blocks at once."""
     if ptxas.ptxas_path() is None:
         pytest.skip("ptxas is not installed")
-    found = functions(*EACH)
-    threads = {f.name: math.prod(launch_of(f).block) for f in found}
-    made = ptx_of(irs_of(found), ARCHS, jobs=2)
+    device_functions = functions(*EACH)
+    threads = {f.name: math.prod(launch_of(f).block) for f in device_functions}
+    ptx_by_arch = ptx_of(irs_of(device_functions), ARCHS, jobs=2)
     for arch in ARCHS:
-        for name, said in assembled(made[arch], arch, tmp_path).items():
+        for name, message in assembled(ptx_by_arch[arch], arch, tmp_path).items():
             frame = r"0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
-            assert re.search(frame, said), (arch, name, said)
-            (registers,) = re.findall(r"Used (\d+) registers", said)
+            assert re.search(frame, message), (arch, name, message)
+            (registers,) = re.findall(r"Used (\d+) registers", message)
             assert int(registers) * threads[name] * 2 <= 1 << 16, (arch, name, registers)
 
 
@@ -234,9 +240,9 @@ def _expressions(step: int) -> list[PrimFunc]:
 @pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.fuzz)])
 def test_every_expression(step: int, tmp_path: Path) -> None:
     """LLVM has code for it (it would end its process), and the assembler takes it."""
-    made = ptx_of(irs_of(_expressions(step)), ["sm_75"], jobs=2)["sm_75"]
-    for name, said in assembled(made, "sm_75", tmp_path).items():
-        assert " 0 bytes spill stores" in said, name
+    ptx = ptx_of(irs_of(_expressions(step)), ["sm_75"], jobs=2)["sm_75"]
+    for name, message in assembled(ptx, "sm_75", tmp_path).items():
+        assert " 0 bytes spill stores" in message, name
 
 
 def test_code_for_a_chip() -> None:
@@ -282,10 +288,10 @@ def test_a_model(target: str) -> None:
 def test_kernels_of_a_model_are_emulated(tmp_path: Path) -> None:
     """Those of each PTX module, by the hash of its bytes."""
     exe = tk.compile(graph(KERNELS["flat"].build, x=(6, 5)), {"kind": "cuda", "also": ["sm_80"]})
-    made = build_all(exe.artifacts, tmp_path)
+    library_paths = build_all(exe.artifacts, tmp_path)
     modules = [a for a in exe.artifacts if a.file_name.endswith(".ptx")]
-    assert [m.name for m in made] == [
+    assert [m.name for m in library_paths] == [
         f"{hashlib.sha256(a.text().encode()).hexdigest()}.so" for a in modules
     ]
     (name,) = json.loads(exe.artifacts["cuda/cuda/kernels.fmap.json"].text())["functions"]
-    assert ctypes.CDLL(str(made[0]))[f"emulate_{name}"]
+    assert ctypes.CDLL(str(library_paths[0]))[f"emulate_{name}"]

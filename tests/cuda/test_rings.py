@@ -65,20 +65,24 @@ def test_all_products(dtype: str, name: str) -> None:
     check(dtype, name, runner(dtype, tuple(PRODUCTS), TARGET))
 
 
-def check(dtype: str, name: str, made: DeviceRunner) -> None:
+def check(dtype: str, name: str, device_runner: DeviceRunner) -> None:
     """Against float64, in all orders, early and late, aligned and not; always the same bits."""
-    case, kernels = made.battery.cases[name.replace(" ", "_")], made.kernels
+    case, kernels = device_runner.battery.cases[name.replace(" ", "_")], device_runner.kernels
     for k, sizes in enumerate(case.sizes):
         inputs = arguments(case, sizes, k)
         (want,) = evaluate(case.function, inputs, sizes, dtype="float64")
         allowed = largest_error(case, PRODUCTS[name].terms, inputs, sizes)
         first = None
-        for at in range(4):
-            kernels.aligned, kernels.order, kernels.late = at < 2, ORDERS[(k + at) % 3], at % 2 > 0
-            (found,) = launched(made, case, inputs, sizes)
-            assert (np.abs(found.astype(np.float64) - want) <= allowed).all()
-            assert first is None or (found == first).all()
-            first = found
+        for round_number in range(4):
+            kernels.aligned, kernels.order, kernels.late = (
+                round_number < 2,
+                ORDERS[(k + round_number) % 3],
+                round_number % 2 > 0,
+            )
+            (output,) = launched(device_runner, case, inputs, sizes)
+            assert (np.abs(output.astype(np.float64) - want) <= allowed).all()
+            assert first is None or (output == first).all()
+            first = output
 
 
 # ---- a kernel of several rounds ------------------------------------------------------------------
@@ -134,8 +138,8 @@ def test_one_part_is_no_ring() -> None:
 
 def test_it_is_proved() -> None:
     f = kernel()
-    found = races_of(f, notes=False)
-    assert found.proved, (found.faults[:1], found.doubts[:1])
+    races = races_of(f, notes=False)
+    assert races.proved, (races.faults[:1], races.doubts[:1])
     assert with_barriers(f) is f
 
 
@@ -160,13 +164,13 @@ def test_the_assembler_takes_them(name: str) -> None:
     f = device_function(scheduled("float16", LARGE[name], TARGET), TARGET)
     ir = emit_ptx_ir(f, TARGET)
     ptx = ptx_of({f.name: ir}, ["sm_90a"])["sm_90a"]
-    made = assembled(ptx, "sm_90a")
-    k = made.kernels[f.name]
-    assert (k.spills, k.stack, made.advice) == (0, 0, ())
+    assembly = assembled(ptx, "sm_90a")
+    k = assembly.kernels[f.name]
+    assert (k.spills, k.stack, assembly.advice) == (0, 0, ())
     if name == "whole":
         assert "cp.async.mbarrier.arrive.noinc" in ptx and "mbarrier.try_wait.parity" in ptx
     require_tool("nvdisasm")
-    assert instruction_counts(made.cubin)[f.name]["HGMMA"] == 4 * ir.count("wgmma.fence")
+    assert instruction_counts(assembly.cubin)[f.name]["HGMMA"] == 4 * ir.count("wgmma.fence")
 
 
 # ---- planted faults ------------------------------------------------------------------------------
@@ -178,12 +182,12 @@ def early(ir: str) -> str:
         r"  call void @llvm\.nvvm\.bar\.warp\.sync\(i32 -1\)\n(?:.*\n)*?"
         r"  %\w+ = call i64 @llvm\.nvvm\.mbarrier\.arrive\.shared\((.*)\)\n"
     )
-    found = hand_back.search(ir)
-    assert found is not None
-    arrival = re.search(r"  %\w+ = call i64 @llvm.nvvm.mbarrier.arrive.shared.*\n", found[0])
+    match = hand_back.search(ir)
+    assert match is not None
+    arrival = re.search(r"  %\w+ = call i64 @llvm.nvvm.mbarrier.arrive.shared.*\n", match[0])
     assert arrival is not None
-    less = ir.replace(arrival[0], "")
-    product = re.search(r"  %\w+ = call \{float.*wgmma\.fence.*\n", less)
+    shortened_ir = ir.replace(arrival[0], "")
+    product = re.search(r"  %\w+ = call \{float.*wgmma\.fence.*\n", shortened_ir)
     assert product is not None
     tests = f"""\
   %lane.early = and i32 %tid.early, 31
@@ -194,7 +198,7 @@ yes.early:
 no.early:
 """
     tests = "  %tid.early = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()\n" + tests
-    return less.replace(product[0], tests + product[0], 1)
+    return shortened_ir.replace(product[0], tests + product[0], 1)
 
 
 TRY = r"(%\w+) = call i1 @llvm\.nvvm\.mbarrier\.try\.wait[^\n]*\n"
@@ -254,13 +258,13 @@ def test_planted_faults(name: str, late: bool) -> None:
 
 def test_barriers_are_made_before_they_are_used() -> None:
     ir = text()
-    made = ir.rindex("@llvm.nvvm.mbarrier.init.shared(", 0, ir.index("declare"))
+    init_position = ir.rindex("@llvm.nvvm.mbarrier.init.shared(", 0, ir.index("declare"))
     call = "  call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)\n"
-    at = ir.index(call, ir.index("@llvm.nvvm.mbarrier.init.shared("))
-    less = ir[:at] + ir[at + len(call) :]
-    assert made < len(ir)
+    call_position = ir.index(call, ir.index("@llvm.nvvm.mbarrier.init.shared("))
+    shortened_ir = ir[:call_position] + ir[call_position + len(call) :]
+    assert init_position < len(ir)
     with pytest.raises(EmulatorFault) as caught:
-        launch(kernel(), less, False, 1)
+        launch(kernel(), shortened_ir, False, 1)
     assert caught.value.kind in ("race", "operand"), str(caught.value)
 
 
@@ -277,8 +281,8 @@ def test_proofs_find_too_many_parts() -> None:
     """Copies run ahead as far as there are parts: of one more than buffers have, the next
     overwrites what is read."""
     wrong = with_parts(kernel(3), 4)
-    found = races_of(wrong, notes=False)
-    assert found.faults and {r.kind for r in found.faults} <= {"race", "copy"}
+    races = races_of(wrong, notes=False)
+    assert races.faults and {r.kind for r in races.faults} <= {"race", "copy"}
     with pytest.raises(EmulatorFault):
         for order in range(3):
             launch(wrong, emit_ptx_ir(wrong, TARGET), True, order)
@@ -294,9 +298,9 @@ def test_proofs_find_a_wrong_part() -> None:
 
 def test_targets() -> None:
     assert Target("cuda")["matmul_copies"] == "threads"
-    for given in ({"arch": "sm_90"}, {"arch": "sm_90a", "also": ["sm_80"]}):
+    for options in ({"arch": "sm_90"}, {"arch": "sm_90a", "also": ["sm_80"]}):
         with pytest.raises(UserError, match=r"has no warpgroups that multiply"):
-            Target({**RING, **given})
+            Target({**RING, **options})
     with pytest.raises(UserError, match="products by warps have no warp of their own"):
         Target({**RING, "matmul_kernel": "mma"})
     few = Target({**RING, "max_num_threads": 128})

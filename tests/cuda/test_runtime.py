@@ -77,37 +77,43 @@ def test_every_call_of_the_driver_fails_in_turn(checked: Stand) -> None:
     """A sentence and a code for each; nothing leaks, by the address sanitizer and by counting what
     the driver has handed out."""
     api = (CRT / "cuda_api.h").read_text()
-    others = {"GetErrorName", "DevicePrimaryCtxRelease", "CtxPopCurrent", "ModuleUnload"}
-    others |= {"StreamDestroy", "MemFree", "EventDestroy", "GraphDestroy", "GraphExecDestroy"}
-    found = {f"cu{n}" for n in {*re.findall(r"\b[XY]\((\w+), \d", api)} - others}
-    assert found == {*CODES, *HARMLESS}
+    uncounted = {"GetErrorName", "DevicePrimaryCtxRelease", "CtxPopCurrent", "ModuleUnload"}
+    uncounted |= {"StreamDestroy", "MemFree", "EventDestroy", "GraphDestroy", "GraphExecDestroy"}
+    driver_functions = {f"cu{n}" for n in {*re.findall(r"\b[XY]\((\w+), \d", api)} - uncounted}
+    assert driver_functions == {*CODES, *HARMLESS}
     rows = [line.split(" ", 5) for line in checked.run("table", LOOKALIKE_SHARED="50000")]
     assert {row[0] for row in rows} == {*CODES, *HARMLESS} and len(rows) > 600
     passed = set()
     for name, call, error, code, live, sentence in rows:
-        where = f"{name}, call {call}, error {error}: code {code}, {sentence}"
+        description = f"{name}, call {call}, error {error}: code {code}, {sentence}"
         frees = name == "cuCtxPushCurrent" and code == "0"  # what then cannot be freed, is not
-        assert live == "0" or frees, where
+        assert live == "0" or frees, description
         if code == "0":  # the host's own call, one that frees, or one that is for messages only
             passed.add(name)
             continue
-        wanted = CODES.get(name, {DRIVER})
+        expected_codes = CODES.get(name, {DRIVER})
         if name not in PLAIN:  # from 700 on all calls fail, also those of the next context
-            wanted = {"2": {MEMORY}, "700": {LATER, LOST, DRIVER}}.get(error, wanted)
-        assert int(code) in wanted, where
-        assert f"({error})" in sentence and len(sentence) > 30, where
-        assert ("out of memory" in sentence) == (MEMORY in wanted and error == "2"), where
-        lost = error == "700" and int(code) != DRIVER
-        assert ("lost" in sentence) == lost, where
-    own = {"cuDevicePrimaryCtxRetain", "cuMemAlloc", "cuCtxPushCurrent", "cuCtxGetCurrent"}
-    own.add("cuStreamSynchronize")
-    own.add("cuGraphExecMemcpyNodeSetParams")  # with 1: memory of another kind, for a graph anew
-    assert passed == {*own, "cuDeviceGetName"}
+            expected_codes = {"2": {MEMORY}, "700": {LATER, LOST, DRIVER}}.get(
+                error, expected_codes
+            )
+        assert int(code) in expected_codes, description
+        assert f"({error})" in sentence and len(sentence) > 30, description
+        assert ("out of memory" in sentence) == (MEMORY in expected_codes and error == "2"), (
+            description
+        )
+        is_lost = error == "700" and int(code) != DRIVER
+        assert ("lost" in sentence) == is_lost, description
+    tolerated = {"cuDevicePrimaryCtxRetain", "cuMemAlloc", "cuCtxPushCurrent", "cuCtxGetCurrent"}
+    tolerated.add("cuStreamSynchronize")
+    tolerated.add(
+        "cuGraphExecMemcpyNodeSetParams"
+    )  # with 1: memory of another kind, for a graph anew
+    assert passed == {*tolerated, "cuDeviceGetName"}
 
 
 def test_a_run_makes_nothing_new(checked: Stand) -> None:
-    made = [line.split()[0] for line in checked.run("quiet")]
-    assert made == [
+    calls = [line.split()[0] for line in checked.run("quiet")]
+    assert calls == [
         "cuCtxGetCurrent",
         "cuCtxPushCurrent",
         "cuStreamSynchronize",
@@ -120,9 +126,9 @@ def test_a_run_makes_nothing_new(checked: Stand) -> None:
 
 def test_a_run_by_graphs_makes_nothing_new(checked: Stand) -> None:
     """A launch between two copies is itself; `across` has another between two devices."""
-    made = dict(line.split() for line in checked.run("graphs"))
-    assert made["cuGraphLaunch"] == "2" and made["cuLaunchKernel"] == "1"
-    assert set(made) == {
+    call_counts = dict(line.split() for line in checked.run("graphs"))
+    assert call_counts["cuGraphLaunch"] == "2" and call_counts["cuLaunchKernel"] == "1"
+    assert set(call_counts) == {
         "cuCtxGetCurrent",
         "cuCtxPushCurrent",
         "cuStreamSynchronize",
@@ -140,8 +146,8 @@ def test_threads_that_share_executors(tmp_path: Path) -> None:
 
 def test_threads_forks_and_the_end(checked: Stand, plain: Stand) -> None:
     assert checked.run("threads") == []
-    first, host, later, rest = plain.run("fork")
-    assert (first, host, rest) == ("0 ", "0", "0")
+    first, host, later, live_count = plain.run("fork")
+    assert (first, host, live_count) == ("0 ", "0", "0")
     assert later.startswith("21 cuda was in use before this process was forked")
     for _ in range(5):
         assert plain.run("exit") == []
@@ -180,8 +186,8 @@ SAYS: list[tuple[dict[str, str], str]] = [
 
 @pytest.mark.parametrize(("environment", "words"), SAYS, ids=lambda v: str(v)[:40])
 def test_what_a_driver_says(plain: Stand, environment: dict[str, str], words: str) -> None:
-    said = "\n".join(plain.run("once", **{f"LOOKALIKE_{k}": v for k, v in environment.items()}))
-    assert words in said
+    output = "\n".join(plain.run("once", **{f"LOOKALIKE_{k}": v for k, v in environment.items()}))
+    assert words in output
 
 
 @pytest.mark.parametrize(
@@ -222,23 +228,25 @@ def test_which_code_a_device_gets(plain: Stand, tmp_path: Path) -> None:
     code = {f"kernels.{name}": f"// {name}\n" for name in FILES}
     library = device_library.build(tmp_path / "gpu.so", code, "cuda")
     for capability, name in CHOSEN.items():
-        said = "\n".join(plain.run("once", library, LOOKALIKE_CAPABILITY=capability))
+        output = "\n".join(plain.run("once", library, LOOKALIKE_CAPABILITY=capability))
         if name is None:
-            known = ", ".join(n.split(".")[0] for n in FILES[:-1])
-            assert said.startswith("23 ") and said.endswith(f"which is for {known}"), said
+            file_targets = ", ".join(n.split(".")[0] for n in FILES[:-1])
+            assert output.startswith("23 ") and output.endswith(f"which is for {file_targets}"), (
+                output
+            )
         else:
-            assert f"kernels.{name}: this driver has no emulator" in said, (capability, said)
+            assert f"kernels.{name}: this driver has no emulator" in output, (capability, output)
     library = device_library.build(tmp_path / "none.so", {"kernels.ptx": PTX}, "cuda")
     assert "16 target key 'cuda a' has no file kernels.<arch>.ptx" in plain.run("once", library)[0]
 
 
 def test_a_binary_reaches_the_driver_whole(plain: Stand, tmp_path: Path) -> None:
     """The driver looks for the hash of an ELF file, whose end its tables tell."""
-    made = tmp_path / "kernels.o"
-    subprocess.run([require("gcc"), "-g", "-c", SCALE, "-o", made], check=True)
-    code = {"kernels.sm_90.cubin": made.read_bytes()}
+    object_path = tmp_path / "kernels.o"
+    subprocess.run([require("gcc"), "-g", "-c", SCALE, "-o", object_path], check=True)
+    code = {"kernels.sm_90.cubin": object_path.read_bytes()}
     (line,) = plain.run("once", device_library.build(tmp_path / "gpu.so", code, "cuda"))
-    assert f"/{hashlib.sha256(made.read_bytes()).hexdigest()}.so" in line
+    assert f"/{hashlib.sha256(object_path.read_bytes()).hexdigest()}.so" in line
 
 
 def test_drivers_of_other_ages(plain: Stand, tmp_path: Path) -> None:
@@ -280,10 +288,10 @@ def python(library: Path, folder: Path) -> list[list[str]]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "LD_LIBRARY_PATH": str(folder)}
     environment["LOOKALIKE_DIR"] = str(folder)
     command = [sys.executable, "-c", PROGRAM, str(library)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    said: list[list[str]] = json.loads(done.stdout)
-    return said
+    process = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    answers: list[list[str]] = json.loads(process.stdout)
+    return answers
 
 
 def test_without_a_driver(tmp_path: Path, plain: Stand) -> None:
@@ -306,7 +314,7 @@ def test_without_a_driver(tmp_path: Path, plain: Stand) -> None:
         assert plain.run("once", LD_LIBRARY_PATH=str(tmp_path / folder)) == [sentence]
     names, kinds, *errors, _ = python(library, tmp_path / "a")
     assert "host_only" in names and kinds == ["cuda", "cuda"] and len(errors) == 3
-    assert all(code == "no-driver" and "libcuda.so.1" in said for code, said in errors)
+    assert all(code == "no-driver" and "libcuda.so.1" in message for code, message in errors)
 
 
 def test_a_device_that_is_lost(tmp_path: Path) -> None:

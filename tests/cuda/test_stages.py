@@ -106,8 +106,8 @@ def test_each_number_is_right(kind: str, stages: int) -> None:
     [pytest.param(*e, marks=() if e in SLICE else pytest.mark.fuzz) for e in EACH],
 )
 def test_each_number_is_proved(kind: str, stages: int) -> None:
-    found = races_of(kernel(kind, stages), notes=False)
-    assert found.proved, (found.faults[:1], found.doubts[:1])
+    races = races_of(kernel(kind, stages), notes=False)
+    assert races.proved, (races.faults[:1], races.doubts[:1])
 
 
 @pytest.mark.parametrize(("kind", "stages"), EACH)
@@ -117,8 +117,8 @@ def test_the_assembler_takes_them(kind: str, stages: int) -> None:
     text = ptx_of({f.name: emit_ptx_ir(f, target)}, [target.arch])[target.arch]
     assert ("cp.async.wait_group" in text) == (stages > 2)
     assert ("cp.async" in text) == (stages > 1)
-    made = assembled(text, target.arch)
-    assert made.kernels[f.name].spills == 0 and made.advice == ()
+    assembly = assembled(text, target.arch)
+    assert assembly.kernels[f.name].spills == 0 and assembly.advice == ()
 
 
 PLANTED = {
@@ -187,9 +187,9 @@ def test_long_products(rung: str) -> None:
     b = Battery()
     for name, p in LONG.items():
         b.add(name, p.build, *(typed(dtype, *s) for s in p.shapes), sizes=p.sizes, make=whole_range)
-    made = DeviceRunner(b, target=Target({"kind": "cuda", **options}))
-    assert {f.op_class for f in made.mod.prim_funcs} == {kernel_class}
-    device = [f for f in made.kernels.mod.prim_funcs if f.is_device]
+    device_runner = DeviceRunner(b, target=Target({"kind": "cuda", **options}))
+    assert {f.op_class for f in device_runner.mod.prim_funcs} == {kernel_class}
+    device = [f for f in device_runner.kernels.mod.prim_funcs if f.is_device]
     assert all((launch_of(f).ring is not None) == has_ring for f in device)
     assert all(any(map(is_asynchronous, walk_stmt(f.body))) for f in device)
     for case in b.cases.values():
@@ -198,14 +198,14 @@ def test_long_products(rung: str) -> None:
             inputs = arguments(case, sizes, k)
             (want,) = evaluate(case.function, inputs, sizes, dtype="float64")
             allowed, first = largest_error(case, terms, inputs, sizes), None
-            for at in range(4):
-                kernels = made.kernels
-                kernels.aligned, kernels.late = at < 2, at % 2 > 0
-                kernels.order = ORDERS[(k + at) % 3]
-                (found,) = launched(made, case, inputs, sizes)
-                assert (np.abs(found.astype(np.float64) - want) <= allowed).all()
-                assert first is None or (found == first).all()
-                first = found
+            for round_number in range(4):
+                kernels = device_runner.kernels
+                kernels.aligned, kernels.late = round_number < 2, round_number % 2 > 0
+                kernels.order = ORDERS[(k + round_number) % 3]
+                (output,) = launched(device_runner, case, inputs, sizes)
+                assert (np.abs(output.astype(np.float64) - want) <= allowed).all()
+                assert first is None or (output == first).all()
+                first = output
 
 
 def network(g: Any, x: Any) -> Any:
@@ -235,8 +235,8 @@ def test_a_network_through_the_driver(rung: str, tmp_path: Path) -> None:
         for seed in range(2):
             x = whole_range(seed, np.dtype(np.float16), (1, 32, 8, 8))
             (want,) = evaluate(mod, {"x": x}, {}, dtype="float64")
-            (found,) = runner(lib)(x)
-            np.testing.assert_allclose(found, want, rtol=0.02, atol=0.02 * np.abs(want).max())
+            (output,) = runner(lib)(x)
+            np.testing.assert_allclose(output, want, rtol=0.02, atol=0.02 * np.abs(want).max())
     finally:
         lib.close()
 
@@ -247,8 +247,10 @@ def test_a_network_through_the_driver(rung: str, tmp_path: Path) -> None:
 def test_as_many_as_memory_has_room_for() -> None:
     def chosen(tile: WarpTile | WarpgroupTile, rounds: int | None, **options: object) -> int:
         target = Target({"kind": "cuda", **options})
-        rest = tile.shared - tile.factors
-        return stages_of(tile.rows, tile.columns, tile.factors, rest // 2, rounds, target)
+        remaining_bytes = tile.shared - tile.factors
+        return stages_of(
+            tile.rows, tile.columns, tile.factors, remaining_bytes // 2, rounds, target
+        )
 
     small, large = WarpTile(64, 64, 64, 2, 2), WarpTile(128, 128, 64, 2, 2)
     assert [chosen(small, n, arch="sm_80") for n in (1, 2, 3, 9, None)] == [1, 2, 3, 4, 4]

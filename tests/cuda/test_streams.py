@@ -42,15 +42,15 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Module:
 @pytest.fixture
 def stream() -> Iterator[int]:
     driver = Driver()
-    made = driver.make("cuStreamCreate", 1)  # waits for no other
-    yield made.value or 0
-    assert driver("cuStreamDestroy", made) == 0
+    stream_handle = driver.make("cuStreamCreate", 1)  # waits for no other
+    yield stream_handle.value or 0
+    assert driver("cuStreamDestroy", stream_handle) == 0
 
 
 def there(array: np.ndarray, index: int = 0) -> DeviceTensor:
-    made = tk.nd.array(array, tk.cuda(index))
-    assert isinstance(made, DeviceTensor)
-    return made
+    tensor = tk.nd.array(array, tk.cuda(index))
+    assert isinstance(tensor, DeviceTensor)
+    return tensor
 
 
 class TorchStream:
@@ -71,8 +71,10 @@ def test_results_wait_when_they_are_read(module: Module, stream: int, make: Any)
     assert y._stream and z._stream
     assert np.array_equal(z.numpy(), expected(expected(numbers(1000)))) and not z._stream
     assert executor["there"](x, out=y) is y and y._stream
-    other = tk.nd.from_dlpack(y)  # for the default stream, which waits on the device
-    assert np.array_equal(other.numpy(), expected(numbers(1000)))
+    default_stream_tensor = tk.nd.from_dlpack(
+        y
+    )  # for the default stream, which waits on the device
+    assert np.array_equal(default_stream_tensor.numpy(), expected(numbers(1000)))
     host = executor["main"](numbers(9))  # copies from and to the host are waited for
     assert np.array_equal(host, expected(numbers(9)))
     executor.set_stream(None)
@@ -187,9 +189,9 @@ def in_turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def streams() -> Iterator[list[int]]:
     driver = Driver()
-    made = [driver.make("cuStreamCreate", 1) for _ in range(3)]
-    yield [stream.value or 0 for stream in made]
-    for stream in made:
+    handles = [driver.make("cuStreamCreate", 1) for _ in range(3)]
+    yield [stream.value or 0 for stream in handles]
+    for stream in handles:
         assert driver("cuStreamDestroy", stream) == 0
 
 
@@ -220,12 +222,12 @@ def test_threads_with_streams_of_their_own(
     wrong = list[int]()
 
     def work(seed: int) -> None:
-        own = Executor(module)
-        own.set_stream(streams[seed])
+        own_executor = Executor(module)
+        own_executor.set_stream(streams[seed])
         for i in range(40):
             n = 100 * seed + i + 1
             x = there(numbers(n))
-            y = (own if i % 2 else executor)["there"](x)
+            y = (own_executor if i % 2 else executor)["there"](x)
             z = executor["main"](numbers(n))
             if not (
                 np.array_equal(y.numpy(), expected(numbers(n))) and np.array_equal(z, y.numpy())
@@ -283,16 +285,16 @@ class Elsewhere:
     """A tensor of a library like torch, whose table of functions says what its stream is."""
 
     current = 0
-    asked: list[int]
+    stream_requests: list[int]
 
     def __init__(self, tensor: DeviceTensor):
-        self.tensor, self.asked = tensor, []
+        self.tensor, self.stream_requests = tensor, []
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.tensor.__dlpack_device__()
 
     def __dlpack__(self, *, stream: int) -> object:
-        self.asked.append(stream)
+        self.stream_requests.append(stream)
         return self.tensor.__dlpack__(stream=stream)
 
 
@@ -321,18 +323,23 @@ def test_the_stream_of_whose_tensors_come_in(
     capsule = _new_capsule(ctypes.addressof(_TABLES), ctypes.addressof(_NAME), None)
     Elsewhere.__dlpack_c_exchange_api__ = capsule  # type: ignore[attr-defined]
     executor = Executor(module)
-    for current, used in ((streams[0], streams[0]), (streams[1], streams[1]), (0, 1)):
+    for current, expected_stream in ((streams[0], streams[0]), (streams[1], streams[1]), (0, 1)):
         Elsewhere.current = current
         x = Elsewhere(there(numbers(60)))
         y = executor["there"](x)
-        assert x.asked == [used] and y._stream == used
+        assert x.stream_requests == [expected_stream] and y._stream == expected_stream
         assert np.array_equal(y.numpy(), expected(numbers(60)))
         out = Elsewhere(there(np.zeros(60, np.float32)))
-        assert executor["there"](x, out=out) is out and x.asked == out.asked * 2 == [used, used]
-        out.tensor.queued_in(used)
+        assert executor["there"](
+            x, out=out
+        ) is out and x.stream_requests == out.stream_requests * 2 == [
+            expected_stream,
+            expected_stream,
+        ]
+        out.tensor.queued_in(expected_stream)
         assert np.array_equal(out.tensor.numpy(), expected(numbers(60)))
     executor.set_stream(streams[2])  # which goes first
-    assert executor["there"](x)._stream == streams[2] and x.asked[-1] == streams[2]
+    assert executor["there"](x)._stream == streams[2] and x.stream_requests[-1] == streams[2]
     executor.set_stream(None)
     assert not executor["there"](there(numbers(60)))._stream
 
@@ -357,8 +364,8 @@ def test_a_stream_for_one_call(module: Module, stream: int) -> None:
     executor["across"](numbers(4))
     tensors = (ctypes.c_void_p * 2)()
     views = [tk.nd.array(numbers(4)), tk.nd.empty((4,), "float32")]
-    kept = [tk.runtime.tensor.view_of(view, "x") for view in views]
-    tensors[:] = [address for address, _ in kept]
+    tensor_views = [tk.runtime.tensor.view_of(view, "x") for view in views]
+    tensors[:] = [address for address, _ in tensor_views]
 
     def said(name: str) -> str:
         index, handle = module.library.index(name), executor._memory.handle
@@ -455,17 +462,17 @@ def test_the_stream_of_tvm_ffi(chain: tk.Executable, tmp_path: Path) -> None:
     (tmp_path / "weights.json").write_text(json.dumps(W.tolist()))
     place = {"PYTHONPATH": str(ROOT), "LD_LIBRARY_PATH": str(tmp_path)}
     place |= {"LOOKALIKE_DIR": str(tmp_path), "LOOKALIKE_LATE": "2"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM, library, tmp_path / "weights.json"],
         env={**os.environ, **place},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr
-    before, in_stream, found, said = json.loads(done.stdout)
+    assert process.returncode == 0, process.stderr
+    before, in_stream, results, message = json.loads(process.stdout)
     assert before == [True] * 3 and in_stream
     x = [np.arange(48).reshape(6, 8) / 48 + i for i in range(4)]
-    wanted = [*(chain_of(x[i]) for i in (3, 0, 1, 2, 0)), np.exp(x[0])]
-    for have, want in zip(found, wanted, strict=True):
+    expected_rows = [*(chain_of(x[i]) for i in (3, 0, 1, 2, 0)), np.exp(x[0])]
+    for have, want in zip(results, expected_rows, strict=True):
         np.testing.assert_allclose(have, want, rtol=1e-5)
-    assert "a graph of the host's would keep memory for intermediate results" in said
+    assert "a graph of the host's would keep memory for intermediate results" in message

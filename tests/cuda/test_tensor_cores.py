@@ -179,11 +179,11 @@ def whole_range(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarra
 @cache
 def runner(types: str, whole: bool) -> DeviceRunner:
     """The products of a type, all of them or those of every run, scheduled and built."""
-    b, given = Battery(), TYPES[types]
+    b, dtypes = Battery(), TYPES[types]
     for t, name in CASES if whole else OFTEN:
         if t == types:
             p = table(types)[name]
-            params = [typed(given[min(k, len(given) - 1)], *s) for k, s in enumerate(p.shapes)]
+            params = [typed(dtypes[min(k, len(dtypes) - 1)], *s) for k, s in enumerate(p.shapes)]
             b.add(name.replace(" ", "_"), p.build, *params, sizes=p.sizes, make=whole_range)
     return DeviceRunner(b, target=target_of(types))
 
@@ -215,30 +215,33 @@ def test_all_products(types: str, name: str) -> None:
     check(types, name, runner(types, True))
 
 
-def check(types: str, name: str, made: DeviceRunner) -> None:
+def check(types: str, name: str, device_runner: DeviceRunner) -> None:
     """A product against float64; integers exactly."""
-    case = made.battery.cases[name.replace(" ", "_")]
-    assert {f.op_class for f in made.mod.prim_funcs} == {TENSOR_CORES}
+    case = device_runner.battery.cases[name.replace(" ", "_")]
+    assert {f.op_class for f in device_runner.mod.prim_funcs} == {TENSOR_CORES}
     for k, sizes in enumerate(case.sizes):
         inputs = arguments(case, sizes, k)
         (want,) = evaluate(case.function, inputs, sizes, dtype="float64")
         for aligned in (True, False):
-            made.kernels.aligned, made.kernels.order = aligned, ORDERS[(k + aligned) % 3]
-            (found,) = launched(made, case, inputs, sizes)
+            device_runner.kernels.aligned, device_runner.kernels.order = (
+                aligned,
+                ORDERS[(k + aligned) % 3],
+            )
+            (output,) = launched(device_runner, case, inputs, sizes)
             if types.startswith("integers"):
-                np.testing.assert_array_equal(found, want)
+                np.testing.assert_array_equal(output, want)
                 continue
-            error = np.abs(found.astype(np.float64) - want)
+            error = np.abs(output.astype(np.float64) - want)
             allowed = largest_error(case, table(types)[name].terms, inputs, sizes)
             assert (error <= allowed).all(), f"{(error - allowed).max()} too much"
 
 
 def launched(
-    made: DeviceRunner, case: Case, inputs: Mapping[str, Any], sizes: Mapping[str, int]
+    device_runner: DeviceRunner, case: Case, inputs: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> list[np.ndarray]:
-    kernels = made.kernels
+    kernels = device_runner.kernels
     packed = {n: lambda *a, n=n: kernels.run(n, sizes, *a) for n in kernels.names}
-    return list(evaluate(made.mod, inputs, sizes, function=case.name, packed=packed))
+    return list(evaluate(device_runner.mod, inputs, sizes, function=case.name, packed=packed))
 
 
 # ---- proofs --------------------------------------------------------------------------------------
@@ -246,17 +249,17 @@ def launched(
 
 def scheduled(types: str, p: Product, target: Target, check: bool = False) -> PrimFunc:
     """The kernel of a product."""
-    given, b = TYPES[types], Battery()
-    params = [typed(given[min(k, len(given) - 1)], *s) for k, s in enumerate(p.shapes)]
+    dtypes, b = TYPES[types], Battery()
+    params = [typed(dtypes[min(k, len(dtypes) - 1)], *s) for k, s in enumerate(p.shapes)]
     b.add("one", p.build, *params)
     *_, group = groups_for(IRModule((b.cases["one"].function,)), target)
     return schedule_group(group, target, check=check)
 
 
 def device_function(f: PrimFunc, target: Target) -> PrimFunc:
-    made = Kernels([f], target)
-    (launch,) = made.launches(f.name)
-    return made.func(launch.name)
+    kernels = Kernels([f], target)
+    (launch,) = kernels.launches(f.name)
+    return kernels.func(launch.name)
 
 
 PROVED = [
@@ -274,9 +277,9 @@ def prove(types: str, name: str) -> None:
     target = target_of(types)
     f = scheduled(types, table(types)[name], target, check=True)
     assert f.op_class == TENSOR_CORES
-    made = Kernels([f], target)
-    (launch,) = made.launches(f.name)
-    races = races_of(made.checked(launch.name))
+    kernels = Kernels([f], target)
+    (launch,) = kernels.launches(f.name)
+    races = races_of(kernels.checked(launch.name))
     assert not races.faults, races.faults[0]
     assert not races.doubts, races.doubts
     if name in WITHOUT_CONFLICTS:
@@ -316,25 +319,25 @@ def test_targets_with_tensor_cores(types: str) -> None:
 
 def test_types_that_the_first_tensor_cores_lack() -> None:
     """They are multiplied without; with `also`, all architectures are what the oldest is."""
-    for given in ({"arch": "sm_75"}, {"arch": "sm_90", "also": ["sm_75"]}):
-        target = Target({"kind": "cuda", **given})
+    for options in ({"arch": "sm_75"}, {"arch": "sm_90", "also": ["sm_75"]}):
+        target = Target({"kind": "cuda", **options})
         for types, has in (("float16", True), ("integers", True), ("bfloat16", False)):
-            made = scheduled(types, ALIGNED[types], target).op_class
-            assert (made == TENSOR_CORES) == has, (given, types)
+            op_class = scheduled(types, ALIGNED[types], target).op_class
+            assert (op_class == TENSOR_CORES) == has, (options, types)
 
 
 @pytest.mark.parametrize("types", [t for t in TYPES if t != "float32"])
 def test_targets_without(types: str) -> None:
     """They compute it in another way."""
-    for given in WITHOUT:
-        if types != "bfloat16" or given["kind"] == "cuda":
-            made = scheduled(types, ALIGNED[types], Target(given)).op_class
-            assert made in ("gpu_contraction", "gpu_loops"), given
+    for options in WITHOUT:
+        if types != "bfloat16" or options["kind"] == "cuda":
+            op_class = scheduled(types, ALIGNED[types], Target(options)).op_class
+            assert op_class in ("gpu_contraction", "gpu_loops"), options
 
 
 def test_float32_is_strict_unless_it_is_asked_for() -> None:
-    for given in ({"arch": "sm_90"}, {"arch": "sm_80", "matmul_precision": "float32"}):
-        target = Target({"kind": "cuda", **given})
+    for options in ({"arch": "sm_90"}, {"arch": "sm_80", "matmul_precision": "float32"}):
+        target = Target({"kind": "cuda", **options})
         assert target["matmul_precision"] == "float32"
         assert scheduled("float32", ALIGNED["float32"], target).op_class == "gpu_contraction"
     for old in ({"arch": "sm_75"}, {"arch": "sm_80", "also": ["sm_70"]}):
@@ -347,8 +350,8 @@ def test_float32_is_strict_unless_it_is_asked_for() -> None:
 
 def test_few_rows_are_no_tiles() -> None:
     for shapes in ([(7, 64), (64, 64)], [(64, 64), (64, 7)]):
-        made = scheduled("float16", Product(linear, shapes, 64), HALVES)
-        assert made.op_class != TENSOR_CORES
+        kernel = scheduled("float16", Product(linear, shapes, 64), HALVES)
+        assert kernel.op_class != TENSOR_CORES
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int32", "int16"])
@@ -362,16 +365,18 @@ def test_other_types(dtype: str) -> None:
 
 def test_instructions_that_an_architecture_lacks() -> None:
     """The instruction, and for which type it came later."""
-    for types, old, said in (
+    for types, old, instruction_text in (
         ("float16", "sm_72", "warp_load_matrix_4, which needs compute capability 7.5"),
         ("float16", "sm_75", "warp_mma_m16n8k16, which needs compute capability 8.0"),
         ("float32", "sm_75", "thread_round_tf32, which needs compute capability 8.0"),
     ):
         target = target_of(types)
         f = device_function(scheduled(types, ALIGNED[types], target), target)
-        for given in ({"arch": old}, {"arch": "sm_90", "also": [old]}):
-            with pytest.raises(UnsupportedError, match=rf"{old} does not have {said}") as caught:
-                emit_ptx_ir(f, Target({"kind": "cuda", **given}))
+        for options in ({"arch": old}, {"arch": "sm_90", "also": [old]}):
+            with pytest.raises(
+                UnsupportedError, match=rf"{old} does not have {instruction_text}"
+            ) as caught:
+                emit_ptx_ir(f, Target({"kind": "cuda", **options}))
             assert re.search("sm_(75|80) or newer", str(caught.value))
 
 
@@ -420,15 +425,17 @@ def assemble(types: str, name: str, arch: str, folder: Path) -> None:
     target = target_of(types)
     f = device_function(scheduled(types, LARGE[name], target), target)
     text = ptx_of({f.name: emit_ptx_ir(f, target)}, [arch])[arch]
-    (said,) = assembled(text, arch, folder).values()
-    assert "0 bytes spill stores, 0 bytes spill loads" in said, said
-    found = opcodes(folder / "k.cubin")
+    (message,) = assembled(text, arch, folder).values()
+    assert "0 bytes spill stores, 0 bytes spill loads" in message, message
+    opcode_counts = opcodes(folder / "k.cubin")
     # A warp has 4 x 8 products for each half of 64 bytes of terms, of one instruction or more; a
     # function may have two bodies, one for tensors that are aligned.
     integers, dtype = types.startswith("integers"), DType(TYPES[types][0])
-    each = 64 * len(mma_parts(dtype, shape_for(dtype, 75 if types in OLD else 80)))
-    assert found["IMMA" if integers else "HMMA"] in (each, 2 * each), found
-    assert found["LDSM"] > 0
+    product_count = 64 * len(mma_parts(dtype, shape_for(dtype, 75 if types in OLD else 80)))
+    assert opcode_counts["IMMA" if integers else "HMMA"] in (product_count, 2 * product_count), (
+        opcode_counts
+    )
+    assert opcode_counts["LDSM"] > 0
 
 
 def opcodes(cubin: Path) -> Counter[str]:
@@ -439,8 +446,8 @@ def opcodes(cubin: Path) -> Counter[str]:
         pytest.skip("nvdisasm is not installed")
     command = [str(tool), "-c", str(cubin)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][A-Z0-9]+)", text, re.M)
-    return Counter(found)
+    names = re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][A-Z0-9]+)", text, re.M)
+    return Counter(names)
 
 
 # ---- barriers ------------------------------------------------------------------------------------
@@ -450,8 +457,8 @@ def test_every_barrier_is_missed() -> None:
     f = device_function(scheduled("float16", FLOATS["whole tiles"], HALVES), HALVES)
     shared, grid = launch_of(f).shared_bytes, [int_value(n) for n in launch_of(f).grid]
     count = barriers(f)
-    less = [replace(without_barrier(f, k), name=f"less_{k}") for k in range(count)]
-    kernels = Emulated([emit_ptx_ir(g, HALVES) for g in (f, *less)])
+    without_barriers = [replace(without_barrier(f, k), name=f"less_{k}") for k in range(count)]
+    kernels = Emulated([emit_ptx_ir(g, HALVES) for g in (f, *without_barriers)])
     kernels.aligned = True
     shapes = ((128, 96), (96, 64), (128, 64))
     arrays = [np.ones(shape, np.float16) for shape in shapes]

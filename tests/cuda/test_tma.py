@@ -86,8 +86,8 @@ class Row:
     """A product, and what is said of each factor: the dimensions of its box, or why it has none."""
 
     product: Product
-    left: tuple[int, ...] | str
-    right: tuple[int, ...] | str
+    left_factor: tuple[int, ...] | str
+    right_factor: tuple[int, ...] | str
 
 
 def matmul(**attrs: Any) -> Callable[..., Any]:
@@ -181,18 +181,22 @@ def test_all_products(dtype: str, name: str) -> None:
 def check(dtype: str, name: str, names: tuple[str, ...]) -> None:
     """Against float64, in all orders, early and late, aligned and not; always the bits that copies
     of threads give."""
-    made, below = (runner(dtype, names, target) for target in (TARGET, WARP))
-    case, kernels = made.battery.cases[name.replace(" ", "_")], made.kernels
+    device_runner, below = (runner(dtype, names, target) for target in (TARGET, WARP))
+    case, kernels = device_runner.battery.cases[name.replace(" ", "_")], device_runner.kernels
     for k, sizes in enumerate(case.sizes):
         inputs = arguments(case, sizes, k)
         (want,) = evaluate(case.function, inputs, sizes, dtype="float64")
         allowed = largest_error(case, PRODUCTS[name].product.terms, inputs, sizes)
         (first,) = launched(below, case, inputs, sizes)
-        for at in range(6):
-            kernels.aligned, kernels.order, kernels.late = at != 2, ORDERS[at % 3], at > 2
-            (found,) = launched(made, case, inputs, sizes)
-            assert (np.abs(found.astype(np.float64) - want) <= allowed).all()
-            assert (found == first).all()
+        for round_number in range(6):
+            kernels.aligned, kernels.order, kernels.late = (
+                round_number != 2,
+                ORDERS[round_number % 3],
+                round_number > 2,
+            )
+            (output,) = launched(device_runner, case, inputs, sizes)
+            assert (np.abs(output.astype(np.float64) - want) <= allowed).all()
+            assert (output == first).all()
 
 
 # ---- which tensors -------------------------------------------------------------------------------
@@ -208,11 +212,14 @@ def test_which_factors_are_boxes(name: str) -> None:
     has none there is a reason."""
     row = PRODUCTS[name]
     f = functions_of(name)
-    found = [box.map.box if isinstance(box, Box) else box for _, box in boxes_of(f)]
-    assert found == [row.right, row.left] or found == [row.left, row.right], found
+    box_shapes = [box.map.box if isinstance(box, Box) else box for _, box in boxes_of(f)]
+    assert box_shapes == [row.right_factor, row.left_factor] or box_shapes == [
+        row.left_factor,
+        row.right_factor,
+    ], box_shapes
     maps, reasons = tensor_maps_of(f)
-    assert {m.box for m in maps} == {b for b in found if not isinstance(b, str)}
-    assert sorted(reasons.values()) == sorted(b for b in found if isinstance(b, str))
+    assert {m.box for m in maps} == {b for b in box_shapes if not isinstance(b, str)}
+    assert sorted(reasons.values()) == sorted(b for b in box_shapes if isinstance(b, str))
     for m in maps:
         source, values = f.params[m.param], [7] * len(f.params)
         assert isinstance(source, Buffer)
@@ -253,22 +260,22 @@ def test_tiles(rows: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None
     b = Battery()
     shapes = (rows + 8, 200), (200, columns + 16)
     b.add("one", linear, *(typed("float16", *s) for s in shapes), make=whole_range)
-    made = DeviceRunner(b, target=Target({**TMA, "matmul_stages": 2}))
-    (call,) = made.kernels.launches(made.kernels.names[0])
+    device_runner = DeviceRunner(b, target=Target({**TMA, "matmul_stages": 2}))
+    (call,) = device_runner.kernels.launches(device_runner.kernels.names[0])
     boxes = {
         box.map.param: (box.map.box, box.count)
-        for _, box in boxes_of(made.kernels.func(call.name))
+        for _, box in boxes_of(device_runner.kernels.func(call.name))
         if isinstance(box, Box)
     }
     assert boxes == {0: ((64, rows), 1), 1: ((64, 64), columns // 64)}
-    case, kernels = made.battery.cases["one"], made.kernels
+    case, kernels = device_runner.battery.cases["one"], device_runner.kernels
     inputs = arguments(case, {}, 0)
     (want,) = evaluate(case.function, inputs, {}, dtype="float64")
     allowed = largest_error(case, 200, inputs, {})
     kernels.aligned = True
     for kernels.late in (False, True):
-        (found,) = launched(made, case, inputs, {})
-        assert (np.abs(found.astype(np.float64) - want) <= allowed).all()
+        (output,) = launched(device_runner, case, inputs, {})
+        assert (np.abs(output.astype(np.float64) - want) <= allowed).all()
 
 
 Rewrite = Callable[[Store], Stmt]
@@ -296,24 +303,26 @@ def copies_changed(
 
 def _moved(s: Store, by: int) -> Store:
     """Another piece of the row."""
-    *rest, last = s.indices
+    *leading_indices, last = s.indices
     assert isinstance(last, Ramp)
     place = binary("bitxor", last.base, IntImm(8 * by, last.base.dtype))
-    return replace(s, indices=(*rest, replace(last, base=place)))
+    return replace(s, indices=(*leading_indices, replace(last, base=place)))
 
 
 def _from(s: Store, by: int) -> Store:
     if not isinstance(s.value, Load):
         return s
-    first, *rest = s.value.indices
-    return replace(s, value=replace(s.value, indices=(first * by, *rest)))
+    first, *other_indices = s.value.indices
+    return replace(s, value=replace(s.value, indices=(first * by, *other_indices)))
 
 
 def _read_elsewhere(s: Store) -> Store:
     if not isinstance(s.value, Load):
         return s
-    first, *rest = s.value.indices
-    return replace(s, value=replace(s.value, indices=(binary("bitxor", first, IntImm(1)), *rest)))
+    first, *other_indices = s.value.indices
+    return replace(
+        s, value=replace(s.value, indices=(binary("bitxor", first, IntImm(1)), *other_indices))
+    )
 
 
 def _less(cond: Binary) -> Binary:
@@ -352,9 +361,9 @@ def test_what_is_no_box_is_copied_by_threads(name: str) -> None:
     """Nests that look like boxes, and copy something else."""
     change, reason = NO_BOXES[name]
     f = change(functions_of("edges"))
-    found = [box for _, box in boxes_of(f)]
-    assert len(found) == 2 and all(isinstance(box, str) for box in found), found
-    assert not reason or set(found) == {reason}, found
+    boxes = [box for _, box in boxes_of(f)]
+    assert len(boxes) == 2 and all(isinstance(box, str) for box in boxes), boxes
+    assert not reason or set(boxes) == {reason}, boxes
     assert tensor_maps_of(f)[0] == ()
     assert "bulk" not in emit_ptx_ir(f, TARGET)
 
@@ -405,8 +414,8 @@ def test_each_number_of_parts(stages: int) -> None:
 
 def test_it_is_proved() -> None:
     """What threads would copy is proved, which boxes do too."""
-    found = races_of(kernel(), notes=False)
-    assert found.proved, (found.faults[:1], found.doubts[:1])
+    races = races_of(kernel(), notes=False)
+    assert races.proved, (races.faults[:1], races.doubts[:1])
 
 
 @pytest.mark.fuzz
@@ -416,9 +425,9 @@ def test_every_step_is_proved() -> None:
 
 def test_text_is_parsed_again() -> None:
     mod = IRModule((kernel(),), "kernels")
-    said = print_module(mod)
-    assert 'annotations={"parts": 4, "producers": 32, "tensor_maps": True}' in said
-    again = from_source(said)
+    module_text = print_module(mod)
+    assert 'annotations={"parts": 4, "producers": 32, "tensor_maps": True}' in module_text
+    again = from_source(module_text)
     (loop,) = [s for s in walk_stmt(again.prim_funcs[0].body) if ring_of(s) is not None]
     ring = ring_of(loop)
     assert ring is not None and ring.tensor_maps
@@ -440,14 +449,14 @@ def test_the_assembler_takes_them(name: str) -> None:
     p = LARGE[name] if name in LARGE else PRODUCTS[name].product
     f = device_function(scheduled("float16", p, TARGET), TARGET)
     ptx = ptx_of({f.name: emit_ptx_ir(f, TARGET)}, ["sm_90a"])["sm_90a"]
-    made = assembled(ptx, "sm_90a")
-    k = made.kernels[f.name]
-    assert (k.spills, k.stack, made.advice) == (0, 0, ())
+    assembly = assembled(ptx, "sm_90a")
+    k = assembly.kernels[f.name]
+    assert (k.spills, k.stack, assembly.advice) == (0, 0, ())
     dims = 3 if name == "batch" else 2
     assert f"cp.async.bulk.tensor.{dims}d.shared::cluster.global" in ptx
     assert "mbarrier.arrive.expect_tx" in ptx and ".param .align 128 .b8 " in ptx
     require_tool("nvdisasm")
-    assert instruction_counts(made.cubin)[f.name]["UTMALDG"] >= 1
+    assert instruction_counts(assembly.cubin)[f.name]["UTMALDG"] >= 1
 
 
 def test_one_thread_begins_the_copies_of_a_round() -> None:
@@ -470,9 +479,9 @@ def test_the_golden_text(golden: Callable[[Path, str], None]) -> None:
 
 
 def _aligned_body(ir: str) -> str:
-    found = re.search(r"  br i1 %\w+, label %(\w+), label %(\w+)\n", ir)
-    assert found is not None
-    return ir[ir.index(f"\n{found[1]}:\n") : ir.index(f"\n{found[2]}:\n")]
+    match = re.search(r"  br i1 %\w+, label %(\w+), label %(\w+)\n", ir)
+    assert match is not None
+    return ir[ir.index(f"\n{match[1]}:\n") : ir.index(f"\n{match[2]}:\n")]
 
 
 # ---- planted faults ------------------------------------------------------------------------------
@@ -489,21 +498,21 @@ PLAIN = r"\1 = call i64 @llvm.nvvm.mbarrier.arrive.shared(\3)"
 
 def _first_fence(ir: str) -> str:
     """Without the fence after barriers are made."""
-    made = ir.rindex("mbarrier.init", 0, ir.index("cp.async.bulk"))
-    at = ir.index("fence.proxy", made)
-    begin = ir.rindex("\n", 0, at) + 1
-    return ir[:begin] + ir[ir.index("\n", at) + 1 :]
+    init_position = ir.rindex("mbarrier.init", 0, ir.index("cp.async.bulk"))
+    fence_position = ir.index("fence.proxy", init_position)
+    begin = ir.rindex("\n", 0, fence_position) + 1
+    return ir[:begin] + ir[ir.index("\n", fence_position) + 1 :]
 
 
 def _to(ir: str) -> str:
     """Boxes begin 64 bytes further on."""
     number = iter(range(99))
 
-    def moved(found: re.Match[str]) -> str:
+    def moved(match: re.Match[str]) -> str:
         k = next(number)
         return (
-            f"  %moved{k} = getelementptr i8, ptr addrspace(3) {found[2]}, i64 64\n"
-            f"{found[1]}%moved{k},"
+            f"  %moved{k} = getelementptr i8, ptr addrspace(3) {match[2]}, i64 64\n"
+            f"{match[1]}%moved{k},"
         )
 
     return re.sub(
@@ -617,27 +626,27 @@ def inputs_of(seed: int, dtype: str = "float16") -> Arrays:
     return [rng.standard_normal(s).astype(np.float32).astype(elements) for s in shapes]
 
 
-def close(found: np.ndarray, given: Arrays, bits: int) -> None:
-    x, w, v = (a.astype(np.float64) for a in given)
-    want, most = np.maximum(x @ w, 0) @ v, np.maximum(np.abs(x) @ np.abs(w), 0) @ np.abs(v)
-    assert (np.abs(found.astype(np.float64) - want) <= most * 2.0 ** (2 - bits)).all()
+def close(output: np.ndarray, operands: Arrays, bits: int) -> None:
+    x, w, v = (a.astype(np.float64) for a in operands)
+    want, magnitude = np.maximum(x @ w, 0) @ v, np.maximum(np.abs(x) @ np.abs(w), 0) @ np.abs(v)
+    assert (np.abs(output.astype(np.float64) - want) <= magnitude * 2.0 ** (2 - bits)).all()
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_runs(dtype: str) -> None:
     """By itself and as a graph: the same bits; arrays of the host, and tensors of the device that
     are elsewhere in each call, whose maps are others."""
-    here, there_ = compiled(dtype), compiled_there(dtype)
+    host_module, there_ = compiled(dtype), compiled_there(dtype)
     plain, moved, graphs = (
-        here.create_executor(),
+        host_module.create_executor(),
         there_.create_executor(),
         there_.create_executor(graphs=True),
     )
     for turn in range(3):
-        given = inputs_of(turn, dtype)
-        have = plain["main"](*given).numpy()
-        close(have, given, 11 if dtype == "float16" else 8)
-        tensors = [there(a) for a in given]
+        operands = inputs_of(turn, dtype)
+        have = plain["main"](*operands).numpy()
+        close(have, operands, 11 if dtype == "float16" else 8)
+        tensors = [there(a) for a in operands]
         for executor in (moved, graphs):
             assert executor["main"](*tensors).numpy().tobytes() == have.tobytes()
     counts = graphs.graph_counts
@@ -661,8 +670,8 @@ def test_symbolic_sizes() -> None:
         x = np.random.default_rng(n).standard_normal((n, 136)).astype(np.float16)
         have = main(x, w).numpy()
         want = x.astype(np.float64) @ w.astype(np.float64)
-        most = np.abs(x.astype(np.float64)) @ np.abs(w.astype(np.float64))
-        assert have.shape == (n, 72) and (np.abs(have - want) <= most * 2.0**-10).all()
+        magnitude = np.abs(x.astype(np.float64)) @ np.abs(w.astype(np.float64))
+        assert have.shape == (n, 72) and (np.abs(have - want) <= magnitude * 2.0**-10).all()
         assert graphs(x, w).numpy().tobytes() == have.tobytes()
 
 
@@ -676,17 +685,17 @@ def test_no_terms() -> None:
         x, y = (
             np.random.default_rng(n + k).standard_normal((n, 72)).astype(np.float16) for k in (0, 1)
         )
-        want, most = x.T.astype(np.float64) @ y, np.abs(x.T.astype(np.float64)) @ np.abs(y)
-        assert (np.abs(main(x, y).numpy() - want) <= most * 2.0**-10).all()
+        want, magnitude = x.T.astype(np.float64) @ y, np.abs(x.T.astype(np.float64)) @ np.abs(y)
+        assert (np.abs(main(x, y).numpy() - want) <= magnitude * 2.0**-10).all()
 
 
 def test_tensors_that_are_not_aligned() -> None:
     """Threads copy them: to the same bits."""
     main = compiled_there().create_executor()["main"]
-    given = inputs_of(5)
-    want = main(*map(there, given)).numpy()
+    operands = inputs_of(5)
+    want = main(*map(there, operands)).numpy()
     for k in range(3):
-        tensors = [_shifted(a) if i == k else there(a) for i, a in enumerate(given)]
+        tensors = [_shifted(a) if i == k else there(a) for i, a in enumerate(operands)]
         assert main(*tensors).numpy().tobytes() == want.tobytes()
 
 
@@ -695,18 +704,18 @@ def test_a_callers_graph() -> None:
     driver = Driver()
     stream = driver.make("cuStreamCreate", 1).value or 0
     executor = compiled_there().create_executor()
-    given = [there(a) for a in inputs_of(0)]
-    executor["main"](*given)
+    operands = [there(a) for a in inputs_of(0)]
+    executor["main"](*operands)
     executor.set_stream(stream)
     out = there(np.zeros((72, 40), np.float16))
     driver.begin_capture(stream)
-    executor["main"](*given, out=out)
+    executor["main"](*operands, out=out)
     captured = driver.end_capture(stream)
     assert captured.value
     ready = driver.instantiate(captured)
     for turn in range(2):
         arrays = inputs_of(turn)
-        for tensor_, a in zip(given, arrays, strict=True):
+        for tensor_, a in zip(operands, arrays, strict=True):
             there(a).copyto(tensor_)
         driver.launch(ready, stream)
         out.queued_in(stream)
@@ -726,9 +735,9 @@ def _shifted(a: np.ndarray) -> DeviceTensor:
 def test_an_exported_library(tmp_path: Path) -> None:
     exe = compiled()
     module = load_module(exe.export_library(tmp_path / "net.so"))
-    given = inputs_of(7)
-    have = Executor(module, tk.cuda(0))["main"](*given).numpy()
-    assert have.tobytes() == exe.create_executor()["main"](*given).numpy().tobytes()
+    operands = inputs_of(7)
+    have = Executor(module, tk.cuda(0))["main"](*operands).numpy()
+    assert have.tobytes() == exe.create_executor()["main"](*operands).numpy().tobytes()
     module.close()
 
 
@@ -746,8 +755,8 @@ def test_artifacts_describe_the_maps() -> None:
         "box": [64, 64],
         "swizzle": 128,
     }
-    said = device_functions_from(table.view, "x")
-    assert said is not None and said[0].params[-2:] == (
+    functions = device_functions_from(table.view, "x")
+    assert functions is not None and functions[0].params[-2:] == (
         "map of 0 (box 64 x 64)",
         "map of 1 (box 64 x 64)",
     )
@@ -779,7 +788,7 @@ except Exception as error:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         (
             {"LOOKALIKE_VERSION": "11080"},
@@ -792,17 +801,19 @@ except Exception as error:
         ),
     ],
 )
-def test_errors_of_the_driver(settings: dict[str, str], said: str) -> None:
+def test_errors_of_the_driver(settings: dict[str, str], message: str) -> None:
     """A driver that is too old says so before anything runs; one that refuses a map, which."""
     if require_cuda():
         pytest.skip("a GPU's own driver cannot be told to fail")
     root = Path(__file__).parents[2]
     environment = {**os.environ, **settings, "PYTHONPATH": str(root)}
     command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=root, env=environment, capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr[-2000:]
+    assert process.returncode == 0 and message in process.stdout, (
+        process.stdout + process.stderr[-2000:]
+    )
 
 
 # What cuda.h says of arguments, and what breaks each rule.
@@ -839,7 +850,7 @@ WRONG: dict[str, dict[str, Any]] = {
 def test_the_look_alike_takes_what_the_header_allows(name: str | None) -> None:
     if require_cuda():
         pytest.skip("a GPU's own driver refuses what it likes")
-    given = {**GOOD, **(WRONG[name] if name else {})}
+    fields = {**GOOD, **(WRONG[name] if name else {})}
     driver = Driver()
     room = ctypes.create_string_buffer(256)
     start = ctypes.addressof(room)
@@ -849,23 +860,23 @@ def test_the_look_alike_takes_what_the_header_allows(name: str | None) -> None:
         "box": ctypes.c_uint32,
         "steps": ctypes.c_uint32,
     }
-    for off in (0, 8):
-        at = start + -start % 128 + off
+    for misalignment in (0, 8):
+        address = start + -start % 128 + misalignment
         error = driver(
             "cuTensorMapEncodeTiled",
-            ctypes.c_void_p(at),
-            given["type"],
-            given["rank"],
-            ctypes.c_void_p(given["address"]),
-            *((t * 8)(*given[n]) for n, t in arrays.items()),
-            *given["modes"],
+            ctypes.c_void_p(address),
+            fields["type"],
+            fields["rank"],
+            ctypes.c_void_p(fields["address"]),
+            *((t * 8)(*fields[n]) for n, t in arrays.items()),
+            *fields["modes"],
         )
-        assert error == (1 if name or off else 0)
+        assert error == (1 if name or misalignment else 0)
 
 
 def test_targets() -> None:
-    for given in ({"arch": "sm_90"}, {"arch": "sm_100a"}, {"arch": "sm_90a", "also": ["sm_80"]}):
+    for options in ({"arch": "sm_90"}, {"arch": "sm_100a"}, {"arch": "sm_90a", "also": ["sm_80"]}):
         with pytest.raises(UserError, match=r"has no warpgroups that multiply"):
-            Target({**TMA, **given})
+            Target({**TMA, **options})
     with pytest.raises(UserError, match="products by warps have no warp of their own"):
         Target({**TMA, "matmul_kernel": "mma"})

@@ -42,9 +42,9 @@ ORDERS = [(FORWARD, 0), (BACKWARD, 0), (RANDOM, 1)]
 
 def test_kernels_on_tensor_cores_need_no_more_than_their_family_asks_for() -> None:
     """Those of the shape that is chosen for each type, and loads of matrices."""
-    for name, least in TENSOR_CORES.items():
+    for name, least_capability in TENSOR_CORES.items():
         dtype = DType(name)
-        for capability in {least, 80}:
+        for capability in {least_capability, 80}:
             row = DEVICE_INSTRUCTIONS[mma_name(dtype, shape_for(dtype, capability))]
             assert any(s[1].element == dtype for s in row.signatures)
             assert row.text["ptx"][0].capability_for(dtype) <= capability
@@ -58,7 +58,7 @@ def test_products_of_smaller_shapes_make_up_a_whole_one(name: str) -> None:
     is that in the whole one, moved by the same rows and columns for all threads."""
     dtype = DType(name)
     for shape in (WHOLE, Shape(2, 1), Shape(1, 2), Shape(1, 1)):
-        met = set()
+        pairs_so_far = set()
         for part in mma_parts(dtype, shape):
             for whole, small, elements in (
                 (left_fragment(dtype), left_fragment(dtype, shape), part.left),
@@ -73,18 +73,18 @@ def test_products_of_smaller_shapes_make_up_a_whole_one(name: str) -> None:
                 }
                 assert len(moves) == 1
             pairs = {(a, c) for a in part.left for c in part.sums}
-            assert not pairs & met
-            met |= pairs
+            assert not pairs & pairs_so_far
+            pairs_so_far |= pairs
         halves = {(a, c) for a in range(left_fragment(dtype).count) for c in range(SUMS.count)}
         per = 4 // dtype.bytes
-        own = {(a, c) for a, c in halves if a // per % 2 == c // 2}
-        assert met == (halves if shape.blocks == 2 else own)
+        own_pairs = {(a, c) for a, c in halves if a // per % 2 == c // 2}
+        assert pairs_so_far == (halves if shape.blocks == 2 else own_pairs)
 
 
 def _device_function(f: PrimFunc) -> PrimFunc:
-    made = Kernels([f], CUDA)
-    (launch,) = made.launches(f.name)
-    return made.func(launch.name)
+    kernels = Kernels([f], CUDA)
+    (launch,) = kernels.launches(f.name)
+    return kernels.func(launch.name)
 
 
 # ---- the instructions on the emulator ------------------------------------------------------------
@@ -99,10 +99,12 @@ SIGNATURES = [
 
 def alone(name: str) -> Emulated:
     """A kernel `f` of one block that is an instruction's implementation."""
-    made = instruction(name)
-    assert made is not None
-    block = For(Var("b"), IntImm(0), IntImm(1), "thread", made.implementation.body, _BLOCK)
-    f = _device_function(replace(made.implementation, name="f", body=block))
+    warp_instruction = instruction(name)
+    assert warp_instruction is not None
+    block = For(
+        Var("b"), IntImm(0), IntImm(1), "thread", warp_instruction.implementation.body, _BLOCK
+    )
+    f = _device_function(replace(warp_instruction.implementation, name="f", body=block))
     return Emulated([emit_ptx_ir(replace(f, name="f"), CUDA)])
 
 
@@ -119,24 +121,24 @@ def f(A: T.Buffer((64,), "{dtype}"), C: T.Buffer((64,), "{dtype}")):
 
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_every_product_means_what_its_template_says(name: str) -> None:
-    made = instruction(f"warp_mma_{name}")
-    assert made is not None
+    warp_instruction = instruction(f"warp_mma_{name}")
+    assert warp_instruction is not None
     rng = np.random.default_rng(1)
     arrays = {}
-    for b in made.template.buffers:
+    for b in warp_instruction.template.buffers:
         dtype = np.dtype(b.dtype.name)
         shape = [int_value(n) for n in b.shape]
         low = -3 if not b.dtype.is_unsigned else 0
         arrays[b.name] = rng.integers(low, 120 if b.dtype.is_int else 4, shape).astype(dtype)
     want = {k: x.copy() for k, x in arrays.items()}
-    run(made.template, want)
+    run(warp_instruction.template, want)
     kernels = alone(f"warp_mma_{name}")
     kernels.aligned = True
     for order in ORDERS:
-        found = {k: x.copy() for k, x in arrays.items()}
+        outputs = {k: x.copy() for k, x in arrays.items()}
         kernels.order(*order)
-        kernels.run("f", (1, 1, 1), (32, 1, 1), list(found.values()))
-        np.testing.assert_array_equal(found["c"], want["c"])
+        kernels.run("f", (1, 1, 1), (32, 1, 1), list(outputs.values()))
+        np.testing.assert_array_equal(outputs["c"], want["c"])
 
 
 def test_sums_wrap_or_are_rounded() -> None:
@@ -161,13 +163,13 @@ def test_neighbouring_threads_reduce_what_they_have(op: str, dtype: str, size: i
     """Groups of each size within whole warps, in each thread of a group; two warps."""
     (f,) = from_source(REDUCED.format(op=op, dtype=dtype, size=size)).prim_funcs
     kernels = Emulated([emit_ptx_ir(_device_function(f), CUDA)])
-    given = np.random.default_rng(size).integers(-99, 99, 64).astype(dtype)
-    want = np.repeat(OPS[op](given.reshape(-1, size), axis=1), size)
+    operand = np.random.default_rng(size).integers(-99, 99, 64).astype(dtype)
+    want = np.repeat(OPS[op](operand.reshape(-1, size), axis=1), size)
     for order in ORDERS:
-        found = np.zeros(64, dtype)
+        output = np.zeros(64, dtype)
         kernels.order(*order)
-        kernels.run(_device_function(f).name, (1, 1, 1), (64, 1, 1), [given, found])
-        np.testing.assert_array_equal(found, want)
+        kernels.run(_device_function(f).name, (1, 1, 1), (64, 1, 1), [operand, output])
+        np.testing.assert_array_equal(output, want)
 
 
 @pytest.mark.parametrize(("threads", "size"), [(16, 16), (48, 8), (64, 64)])
@@ -183,11 +185,11 @@ def test_sub_groups_are_parts_of_whole_warps(threads: int, size: int) -> None:
 def test_powers_of_two(x: float) -> None:
     kernels = alone("thread_exp2_2")
     kernels.aligned = True
-    given, found = np.array([x, -x], np.float32), np.zeros(2, np.float32)
-    kernels.run("f", (1, 1, 1), (1, 1, 1), [given, found])
-    np.testing.assert_array_equal(found, [exp2_approximate(float(v)) for v in given])
+    operand, output = np.array([x, -x], np.float32), np.zeros(2, np.float32)
+    kernels.run("f", (1, 1, 1), (1, 1, 1), [operand, output])
+    np.testing.assert_array_equal(output, [exp2_approximate(float(v)) for v in operand])
     with np.errstate(over="ignore"):
-        np.testing.assert_allclose(found, np.exp2(given), rtol=2.0**-22, atol=2.0**-126)
+        np.testing.assert_allclose(output, np.exp2(operand), rtol=2.0**-22, atol=2.0**-126)
 
 
 @pytest.mark.parametrize("x", [1.0, -1.0, 3.14159, -(2.0**-130), 0.0, np.inf, 3.4e38, 1e-45])
@@ -196,13 +198,13 @@ def test_rounding_to_tf32(x: float) -> None:
     kernels = alone("thread_round_tf32_4")
     kernels.aligned = True
     near = np.float32(x) * np.float32(1 + 2**-11)  # between two numbers for powers of two
-    given = np.array([x, -x, near, np.nextafter(near, np.float32(0))], np.float32)
-    found = np.zeros(4, np.float32)
-    kernels.run("f", (1, 1, 1), (1, 1, 1), [given, found])
+    operand = np.array([x, -x, near, np.nextafter(near, np.float32(0))], np.float32)
+    output = np.zeros(4, np.float32)
+    kernels.run("f", (1, 1, 1), (1, 1, 1), [operand, output])
     with np.errstate(over="ignore"):
-        want = np.array([round_tf32(float(v)) for v in given]).astype(np.float32)
-    np.testing.assert_array_equal(found, want)
-    assert not (found.view(np.uint32) & 0x1FFF).any()
+        want = np.array([round_tf32(float(v)) for v in operand]).astype(np.float32)
+    np.testing.assert_array_equal(output, want)
+    assert not (output.view(np.uint32) & 0x1FFF).any()
 
 
 # ---- planted faults ------------------------------------------------------------------------------
@@ -314,6 +316,6 @@ def test_planted_faults(name: str) -> None:
             continue
         with pytest.raises(EmulatorFault) as caught:
             kernels.run(*arguments)
-        kind, said = fault
+        kind, pattern = fault
         assert caught.value.kind == kind
-        assert re.search(said, str(caught.value)), str(caught.value)
+        assert re.search(pattern, str(caught.value)), str(caught.value)

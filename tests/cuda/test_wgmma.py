@@ -74,9 +74,9 @@ def test_elements_are_where_addresses_say(size: int, transposed: bool) -> None:
 
 
 def _number(e: Expr) -> int:
-    found = int_value(e)
-    assert found is not None, e
-    return found
+    value = int_value(e)
+    assert value is not None, e
+    return value
 
 
 # ---- the table of products -----------------------------------------------------------------------
@@ -157,23 +157,27 @@ def test_all_products(dtype: str, name: str) -> None:
     check(dtype, name, runner(dtype, tuple(PRODUCTS)))
 
 
-def check(dtype: str, name: str, made: DeviceRunner) -> None:
+def check(dtype: str, name: str, device_runner: DeviceRunner) -> None:
     """A product against float64; all orders give the same bits."""
-    case = made.battery.cases[name.replace(" ", "_")]
-    assert {f.op_class for f in made.mod.prim_funcs} == {WGMMA}
-    kernels = made.kernels
+    case = device_runner.battery.cases[name.replace(" ", "_")]
+    assert {f.op_class for f in device_runner.mod.prim_funcs} == {WGMMA}
+    kernels = device_runner.kernels
     for k, sizes in enumerate(case.sizes):
         inputs = arguments(case, sizes, k)
         (want,) = evaluate(case.function, inputs, sizes, dtype="float64")
         allowed = largest_error(case, PRODUCTS[name].terms, inputs, sizes)
         first = None
-        for at, late in enumerate((False, True, True)):
-            kernels.aligned, kernels.order, kernels.late = at < 2, ORDERS[(k + at) % 3], late
-            (found,) = launched(made, case, inputs, sizes)
-            error = np.abs(found.astype(np.float64) - want)
+        for round_number, late in enumerate((False, True, True)):
+            kernels.aligned, kernels.order, kernels.late = (
+                round_number < 2,
+                ORDERS[(k + round_number) % 3],
+                late,
+            )
+            (output,) = launched(device_runner, case, inputs, sizes)
+            error = np.abs(output.astype(np.float64) - want)
             assert (error <= allowed).all(), f"{(error - allowed).max()} too much"
-            assert first is None or (found == first).all()
-            first = found
+            assert first is None or (output == first).all()
+            first = output
 
 
 TILES = [WarpgroupTile(64 * groups, n) for groups in (1, 2) for n in WARPGROUP_COLUMNS]
@@ -195,20 +199,20 @@ def check_tile(tile: WarpgroupTile, monkeypatch: pytest.MonkeyPatch) -> None:
     b = Battery()
     shapes = (tile.rows + 8, 72), (72, tile.columns + 16)
     b.add("one", linear, *(typed("float16", *s) for s in shapes), make=whole_range)
-    made = DeviceRunner(b, target=HOPPER)
-    case, kernels = made.battery.cases["one"], made.kernels
+    device_runner = DeviceRunner(b, target=HOPPER)
+    case, kernels = device_runner.battery.cases["one"], device_runner.kernels
     inputs = arguments(case, {}, 0)
     (want,) = evaluate(case.function, inputs, {}, dtype="float64")
     kernels.aligned, kernels.order, kernels.late = True, ORDERS[2], True
-    (found,) = launched(made, case, inputs, {})
-    assert (np.abs(found - want) <= largest_error(case, 72, inputs, {})).all()
+    (output,) = launched(device_runner, case, inputs, {})
+    assert (np.abs(output - want) <= largest_error(case, 72, inputs, {})).all()
 
 
 def test_tiles_are_large_where_there_are_enough() -> None:
     def chosen(*shape: int | None) -> tuple[int, int]:
-        made = warpgroup_tile(shape[0], shape[1], shape[2] or 1, HOPPER)
-        assert made is not None
-        return made.rows, made.columns
+        tile = warpgroup_tile(shape[0], shape[1], shape[2] or 1, HOPPER)
+        assert tile is not None
+        return tile.rows, tile.columns
 
     assert chosen(8192, 8192, 1) == (128, 256)
     assert chosen(64, 64, 1) == (64, 64)
@@ -219,8 +223,8 @@ def test_tiles_are_large_where_there_are_enough() -> None:
     assert warpgroup_tile(32, 4096, 1, HOPPER) is None
     few = Target({**HOPPER.to_json(), "max_num_threads": 128})
     assert warpgroup_tile(8192, 8192, 1, few) == WarpgroupTile(64, 256)
-    none = Target({**HOPPER.to_json(), "max_num_threads": 64})
-    assert warpgroup_tile(8192, 8192, 1, none) is None
+    small_target = Target({**HOPPER.to_json(), "max_num_threads": 64})
+    assert warpgroup_tile(8192, 8192, 1, small_target) is None
 
 
 # ---- proofs, text --------------------------------------------------------------------------------
@@ -269,34 +273,34 @@ OTHERS: tuple[dict[str, object], ...] = (
 
 
 def test_targets_with_and_without() -> None:
-    for given in ({"arch": "sm_90a"}, {"arch": "sm_90a", "matmul_kernel": "wgmma"}):
-        target = Target({"kind": "cuda", **given})
+    for options in ({"arch": "sm_90a"}, {"arch": "sm_90a", "matmul_kernel": "wgmma"}):
+        target = Target({"kind": "cuda", **options})
         assert target["matmul_kernel"] == "wgmma"
         for dtype in TYPES:
             assert scheduled(dtype, PRODUCTS["odd"], target).op_class == WGMMA
-    for given in OTHERS:
-        target = Target({"kind": "cuda", **given})
+    for options in OTHERS:
+        target = Target({"kind": "cuda", **options})
         assert target["matmul_kernel"] == "mma"
         assert scheduled("float16", PRODUCTS["odd"], target).op_class == "gpu_tensor_cores"
-    for given in OTHERS[:3]:
+    for options in OTHERS[:3]:
         with pytest.raises(UserError, match=r"sm_\w+ has no warpgroups that multiply") as caught:
-            Target({"kind": "cuda", **given, "matmul_kernel": "wgmma"})
+            Target({"kind": "cuda", **options, "matmul_kernel": "wgmma"})
         assert caught.value.code == "contradiction"
 
 
 def test_other_products_are_those_of_warps() -> None:
     for shapes in ([(32, 64), (64, 64)], [(64, 64), (64, 32)]):
-        made = scheduled("float16", Product(linear, shapes, 64), HOPPER)
-        assert made.op_class == "gpu_tensor_cores"
+        kernel = scheduled("float16", Product(linear, shapes, 64), HOPPER)
+        assert kernel.op_class == "gpu_tensor_cores"
     assert scheduled("integers", PRODUCTS["aligned"], HOPPER).op_class == "gpu_tensor_cores"
     assert scheduled("float32", PRODUCTS["aligned"], HOPPER).op_class == "gpu_contraction"
 
 
 def test_instructions_that_an_architecture_lacks() -> None:
     f = device_function(scheduled("float16", PRODUCTS["aligned"], HOPPER), HOPPER)
-    for given in OTHERS[:3]:
+    for options in OTHERS[:3]:
         with pytest.raises(UnsupportedError) as caught:
-            emit_ptx_ir(f, Target({"kind": "cuda", **given}))
+            emit_ptx_ir(f, Target({"kind": "cuda", **options}))
         assert re.search(
             r"does not have warpgroup_mma_m64n64k64\w*, which sm_90a alone has", str(caught.value)
         )
@@ -307,9 +311,9 @@ def test_matrices_begin_at_multiples_of_1024() -> None:
     f = device_function(scheduled("float16", PRODUCTS["aligned"], HOPPER), HOPPER)
     text = print_module(IRModule((f,), "kernels"))
     assert text.count("align=1024") == 2
-    (less,) = from_source(text.replace("align=1024", "align=512")).prim_funcs
+    (misaligned_function,) = from_source(text.replace("align=1024", "align=512")).prim_funcs
     with pytest.raises(UnsupportedError, match="not known to be a multiple of 1024 bytes"):
-        emit_ptx_ir(less, HOPPER)
+        emit_ptx_ir(misaligned_function, HOPPER)
 
 
 @pytest.mark.parametrize(
@@ -324,14 +328,14 @@ def test_elements_of_a_matrix_follow_one_after_the_other(old: str, new: str) -> 
     text = print_module(IRModule((f,), "kernels"))
     changed, count = re.subn(old, new, text, count=1)
     assert count, text
-    (less,) = from_source(changed).prim_funcs
+    (broken_function,) = from_source(changed).prim_funcs
     with pytest.raises(UnsupportedError, match="left that do not follow one after the other"):
-        emit_ptx_ir(less, HOPPER)
+        emit_ptx_ir(broken_function, HOPPER)
 
 
 def test_all_threads_of_a_warpgroup_are_there() -> None:
-    made = warpgroup_mma(64, "", "float16").implementation
-    text = print_module(IRModule((made,), "kernels"))
+    implementation = warpgroup_mma(64, "", "float16").implementation
+    text = print_module(IRModule((implementation,), "kernels"))
     assert "thread_binding(128" in text
     lacks = 'for b in T.thread_binding(1, thread="blockIdx.x"):\n            for t'
     fewer = text.replace("for t", lacks).replace("binding(128", "binding(96")
@@ -361,12 +365,12 @@ def assemble(dtype: str, name: str) -> None:
     require_tool("ptxas")
     f = device_function(scheduled(dtype, LARGE[name], HOPPER), HOPPER)
     ir = emit_ptx_ir(f, HOPPER)
-    made = assembled(ptx_of({f.name: ir}, ["sm_90a"])["sm_90a"], "sm_90a")
-    k = made.kernels[f.name]
-    assert (k.spill_stores, k.spill_loads, k.stack, made.advice) == (0, 0, 0, ())
+    assembly = assembled(ptx_of({f.name: ir}, ["sm_90a"])["sm_90a"], "sm_90a")
+    k = assembly.kernels[f.name]
+    assert (k.spill_stores, k.spill_loads, k.stack, assembly.advice) == (0, 0, 0, ())
     require_tool("nvdisasm")
     bodies = ir.count("wgmma.fence")  # two where alignment matters
-    assert instruction_counts(made.cubin)[f.name]["HGMMA"] == 4 * bodies
+    assert instruction_counts(assembly.cubin)[f.name]["HGMMA"] == 4 * bodies
 
 
 # ---- planted faults ------------------------------------------------------------------------------
@@ -458,12 +462,12 @@ def test_the_kernel_is_right(late: bool, order: tuple[int, int]) -> None:
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("name", FAULTS)
 def test_planted_faults(name: str, late: bool) -> None:
-    change, kind, said = FAULTS[name]
+    change, kind, pattern = FAULTS[name]
     good = emit_ptx_ir(kernel(), HOPPER)
     with pytest.raises(EmulatorFault) as caught:
         launch(change(good), late)
     assert caught.value.kind == kind, str(caught.value)
-    assert re.search(said, str(caught.value)), str(caught.value)
+    assert re.search(pattern, str(caught.value)), str(caught.value)
     assert re.search(r"thread \(\d+, 0, 0\)", str(caught.value))
 
 
@@ -473,9 +477,9 @@ def test_every_barrier_is_missed(late: bool) -> None:
     count = barriers(f)
     assert count > 1
     for k in range(count):
-        less = emit_ptx_ir(replace(without_barrier(f, k), name=f"less_{k}"), HOPPER)
+        shortened_ir = emit_ptx_ir(replace(without_barrier(f, k), name=f"less_{k}"), HOPPER)
         with pytest.raises(EmulatorFault) as caught:
-            launch(less, late)
+            launch(shortened_ir, late)
         assert caught.value.kind in ("race", "undefined shared memory"), str(caught.value)
 
 
@@ -509,14 +513,14 @@ FILL = "\n".join(
 )
 
 
-def product(steps: Sequence[str], names: str = "c", left: str = "%left") -> str:
+def product(steps: Sequence[str], names: str = "c", left_operand: str = "%left") -> str:
     """Inline assembly for 64 columns; `steps`: instructions, of which MMA is the product."""
     registers = ", ".join(f"${k}" for k in range(32))
     mma = "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
     mma += f"{{{registers}}}, $32, $33, 1, 1, 1, 0, 0"
     text = r"\0A".join(f"{mma if s == 'MMA' else s};" for s in steps)
     bounds = ",".join([*(["=f"] * 32), "l", "l", *map(str, range(32)), "~{memory}"])
-    args = ", ".join([f"i64 {left}", "i64 %right", *(["float 0.0"] * 32)])
+    args = ", ".join([f"i64 {left_operand}", "i64 %right", *(["float 0.0"] * 32)])
     result = "{" + ", ".join(["float"] * 32) + "}"
     return f'  %{names} = call {result} asm sideeffect "{text}", "{bounds}"({args})'
 
@@ -581,7 +585,7 @@ PLANTED: dict[str, tuple[str, int, tuple[str, str] | None]] = {
         ("warp", "executes wgmma in a warpgroup of 96 threads"),
     ),
     "another matrix in each thread": (
-        HEAD + product([*WHOLE, *DONE], left="%own"),
+        HEAD + product([*WHOLE, *DONE], left_operand="%own"),
         128,
         ("operand", "give other matrices of one product"),
     ),

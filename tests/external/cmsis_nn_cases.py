@@ -287,8 +287,8 @@ def softmax(name: str, shape: tuple[int, ...], axis: int, q: Q, qy: Q = PROBABIL
 
     def expected(v: Array) -> Array:
         rows = np.moveaxis(v, axis, -1)
-        made = reference.softmax(rows.reshape(-1, shape[axis]), f32(q.scale))
-        steps = (made.astype(np.float32) + 128) / 256 / np.float32(qy.scale)
+        scaled = reference.softmax(rows.reshape(-1, shape[axis]), f32(q.scale))
+        steps = (scaled.astype(np.float32) + 128) / 256 / np.float32(qy.scale)
         y = reference.finished(np.rint(steps).astype(int), qy.zero, -128, 127)
         return np.moveaxis(y.reshape(rows.shape), -1, axis)
 
@@ -296,24 +296,24 @@ def softmax(name: str, shape: tuple[int, ...], axis: int, q: Q, qy: Q = PROBABIL
 
 
 def add(
-    name: str, shape: tuple[int, ...], qa: Q, qb: Q, qy: Q, relu: str = "", same: bool = False
+    name: str, shape: tuple[int, ...], qa: Q, qb: Q, qy: Q, relu: str = "", doubled: bool = False
 ) -> Case:
     def build(g: Graph, *vs: RVar) -> Value:
         a = dequantize(g, vs[0], qa)
-        return quantize(g, g.add(a, a if same else dequantize(g, vs[1], qb)), qy, relu)
+        return quantize(g, g.add(a, a if doubled else dequantize(g, vs[1], qb)), qy, relu)
 
     def expected(a: Array, b: Array | None = None) -> Array:
-        other, q = (a, qa) if b is None else (b, qb)
+        addend, q = (a, qa) if b is None else (b, qb)
         sa, sb, sy = f32(qa.scale), f32(q.scale), f32(qy.scale)
-        most = 2 * max(sa, sb)
+        input_scale = 2 * max(sa, sb)
         total = sum(
-            reference.rescaled((v.astype(np.int64) - z) * 2**20, s / most)
-            for v, z, s in ((a, qa.zero, sa), (other, q.zero, sb))
+            reference.rescaled((v.astype(np.int64) - z) * 2**20, s / input_scale)
+            for v, z, s in ((a, qa.zero, sa), (addend, q.zero, sb))
         )
-        scaled = reference.rescaled(np.asarray(total), most / (2.0**20 * sy))
+        scaled = reference.rescaled(np.asarray(total), input_scale / (2.0**20 * sy))
         return reference.finished(scaled, qy.zero, *qy.clamp(relu))
 
-    return Case(name, (shape,) * (1 if same else 2), build, expected, ("add",))
+    return Case(name, (shape,) * (1 if doubled else 2), build, expected, ("add",))
 
 
 def module(cases: Sequence[Case]) -> IRModule:

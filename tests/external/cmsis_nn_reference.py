@@ -90,12 +90,12 @@ def windows(
 def softmax(x: Array, scale: float) -> Array:
     """Rows [R, C] of int8 to int8 with the scale 1/256 and zero point -128."""
     multiplier, shift = fixed(scale * 2.0**26)
-    least = -((31 << 26) >> shift)
+    lowest = -((31 << 26) >> shift)
     rows = []
     for row in x.astype(int).tolist():
         values = [a - max(row) for a in row]
         powers = [
-            _exponential(_times(d << shift, multiplier)) if d >= least else None for d in values
+            _exponential(_times(d << shift, multiplier)) if d >= lowest else None for d in values
         ]
         total = sum(_away(Fraction(p, 2**12)) for p in powers if p is not None)
         zeros = 32 - total.bit_length()
@@ -126,14 +126,14 @@ def _exponential(a: int) -> int:
     if a == 0:
         return 2**31 - 1
     part = a % 2**24 - 2**24
-    rest = part - a
+    fraction_bits = part - a
     x = part * 32 + 2**28
     x2 = _times(x, x)
     cubic = _away(Fraction(_times(x2, x2), 4)) + _times(x2, x)
     tail = _away(Fraction(_times(cubic, 715827883) + x2, 2))
     value = 1895147668 + _times(1895147668, x + tail)
     for k, e in enumerate((1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)):
-        if rest >> (24 + k) & 1:
+        if fraction_bits >> (24 + k) & 1:
             value = _times(value, e)
     return value
 

@@ -19,33 +19,33 @@ from tensorkiln.ir.module import IRModule
 
 def check_removed(
     make: Callable[[Sequence[Path]], External],
-    found: HostLibrary,
+    host_library: HostLibrary,
     mod: IRModule,
     shape: tuple[int, ...],
     folder: Path,
 ) -> None:
     """Link with the copy, run, remove it, and read what is said."""
-    file = found.path.name
-    other = f"libq{file[4:]}"
-    content = found.path.read_bytes()
+    file = host_library.path.name
+    other_name = f"libq{file[4:]}"
+    content = host_library.path.read_bytes()
     assert content.count(file.encode() + b"\0") >= 1
     (folder / "lib").mkdir()
     copy = folder / "lib" / file
-    copy.write_bytes(content.replace(file.encode() + b"\0", other.encode() + b"\0"))
-    (copy.parent / other).symlink_to(copy)
-    made = make([copy.parent])
-    assert isinstance(made.dependencies, tuple)
-    (needs,) = made.dependencies
-    external = replace(made, dependencies=(replace(needs, libraries=(other,)),))
+    copy.write_bytes(content.replace(file.encode() + b"\0", other_name.encode() + b"\0"))
+    (copy.parent / other_name).symlink_to(copy)
+    original = make([copy.parent])
+    assert isinstance(original.dependencies, tuple)
+    (needs,) = original.dependencies
+    external = replace(original, dependencies=(replace(needs, libraries=(other_name,)),))
     path = tk.compile(mod, externals=[external]).export_library(folder / "net.so")
     library = tk.runtime.load_module(path)
     tk.runtime.Executor(library, tk.cpu())["main"](np.ones(shape, np.float32))
     library.close()
-    (copy.parent / other).unlink()
-    gone = folder / "again.so"
-    gone.write_bytes(path.read_bytes())
+    (copy.parent / other_name).unlink()
+    reloaded = folder / "again.so"
+    reloaded.write_bytes(path.read_bytes())
     with pytest.raises(UserError) as caught:
-        tk.runtime.load_module(gone)
+        tk.runtime.load_module(reloaded)
     assert caught.value.message == (
-        f"cannot load '{gone}': it needs '{other}', which is not there: dependency {needs}"
+        f"cannot load '{reloaded}': it needs '{other_name}', which is not there: dependency {needs}"
     )

@@ -23,8 +23,8 @@ from tests.external.test_dependencies import ONE, external, network
 
 @pytest.fixture(scope="module")
 def executable() -> tk.Executable:
-    other = ExternalDependency("other", "https://example.org/other", sha256=OTHER_HASH)
-    return tk.compile(network(), externals=[external(dependencies=(ONE, other))])
+    other_dependency = ExternalDependency("other", "https://example.org/other", sha256=OTHER_HASH)
+    return tk.compile(network(), externals=[external(dependencies=(ONE, other_dependency))])
 
 
 OTHER = b"a tar, as far as anybody knows"
@@ -54,26 +54,26 @@ def test_a_folder_is_bundled_with_its_hash(
     executable: tk.Executable, source: Path, tmp_path: Path
 ) -> None:
     path = executable.export_library(tmp_path / "net.tar", bundle={"one": source})
-    found = unpacked(path)
-    names = {a.name for a in found.plain if a.codegen_id == "external"}
+    artifact_set = unpacked(path)
+    names = {a.name for a in artifact_set.plain if a.codegen_id == "external"}
     assert names == {f"external/one/{name}" for name in FILES}
     for name, content in FILES.items():
-        assert bytes(found[f"external/one/{name}"].view) == content
-    other, one = sorted(json.loads(found[DEPENDENCIES].text()), key=len)
-    assert "bundled" not in other and one["bundled"]["path"] == "external/one"
+        assert bytes(artifact_set[f"external/one/{name}"].view) == content
+    other_row, bundled_row = sorted(json.loads(artifact_set[DEPENDENCIES].text()), key=len)
+    assert "bundled" not in other_row and bundled_row["bundled"]["path"] == "external/one"
     # As anybody computes it, without us.
     if shutil.which("sha256sum"):
         command = "find * -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum"
-        done = subprocess.run(
+        process = subprocess.run(
             ["sh", "-c", command],
             cwd=tmp_path / "net" / "external" / "one",
             capture_output=True,
             check=True,
         )
-        assert done.stdout.decode().split()[0] == one["bundled"]["sha256"]
+        assert process.stdout.decode().split()[0] == bundled_row["bundled"]["sha256"]
     # What is in the archive still links, loads and says what it needs.
-    assert dependencies_of(found) == executable.external_dependencies
-    run = tk.runtime.Executor(tk.load_artifacts(found), tk.cpu())["main"]
+    assert dependencies_of(artifact_set) == executable.external_dependencies
+    run = tk.runtime.Executor(tk.load_artifacts(artifact_set), tk.cpu())["main"]
     x = np.arange(4, dtype=np.float32)
     np.testing.assert_allclose(run(x).numpy(), -np.tanh(x + 1), rtol=1e-5)
 
@@ -82,9 +82,9 @@ def test_a_file_is_bundled_if_its_hash_is_right(executable: tk.Executable, tmp_p
     good, bad = tmp_path / "other.tar", tmp_path / "bad.tar"
     good.write_bytes(OTHER)
     bad.write_bytes(OTHER + b" else")
-    found = unpacked(executable.export_library(tmp_path / "net.tar", bundle={"other": good}))
-    assert bytes(found["external/other/other.tar"].view) == OTHER
-    rows = {row["short_name"]: row for row in json.loads(found[DEPENDENCIES].text())}
+    artifact_set = unpacked(executable.export_library(tmp_path / "net.tar", bundle={"other": good}))
+    assert bytes(artifact_set["external/other/other.tar"].view) == OTHER
+    rows = {row["short_name"]: row for row in json.loads(artifact_set[DEPENDENCIES].text())}
     assert rows["other"]["bundled"] == {"path": "external/other/other.tar", "sha256": OTHER_HASH}
     with pytest.raises(UserError, match=f"dependency 'other' is {OTHER_HASH}") as caught:
         executable.export_library(tmp_path / "wrong.tar", bundle={"other": bad})

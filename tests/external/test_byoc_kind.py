@@ -106,9 +106,9 @@ def test_a_network_partly_in_openblas(rows: int | Var, tmp_path: Path) -> None:
     exe = tk.compile(mod, "blas")
     x = np.random.default_rng(0).standard_normal((7, 32)).astype(np.float32)
     (exact,) = evaluate(network(7), {"x": x}, dtype="float64")
-    ours = run(tk.compile(mod), x)
+    own_result = run(tk.compile(mod), x)
     np.testing.assert_allclose(run(exe, x), exact, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(run(exe, x), ours, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(run(exe, x), own_result, rtol=1e-5, atol=1e-6)
 
     classes = [p.kernel_class for p in exe.placement()]
     assert classes.count("external:openblas") == 2 and len(classes) >= 4
@@ -124,5 +124,5 @@ def test_options_and_host_of_the_target_decide() -> None:
     exe = tk.compile(network(3), spec)
     assert [f.name for f in exe.module.externals] == []  # 1280, 200 and 320 weights
     assert exe.target == Target(spec) and Target(str(exe.target)) == exe.target
-    taken = tk.compile(network(3), spec | {"min_weights": 1280}).module.externals
-    assert [f.name for f in taken] == ["openblas_linear"]
+    externals = tk.compile(network(3), spec | {"min_weights": 1280}).module.externals
+    assert [f.name for f in externals] == ["openblas_linear"]

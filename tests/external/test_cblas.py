@@ -64,11 +64,11 @@ TAKEN: dict[str, IRModule] = {
 def inputs(mod: IRModule, n: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(n)
     (main,) = mod.graphs
-    found = {}
+    arrays = {}
     for p in main.params:
         shape = [n if isinstance(d, Var) else int_value(d) for d in p.tensor.shape]
-        found[p.name] = rng.standard_normal(shape).astype(p.tensor.dtype.name)
-    return found
+        arrays[p.name] = rng.standard_normal(shape).astype(p.tensor.dtype.name)
+    return arrays
 
 
 @needs_blas
@@ -79,11 +79,11 @@ def test_products_are_those_of_numpy(name: str) -> None:
     assert [f.external for f in exe.module.externals] == ["cblas"]
     run = tk.runtime.Executor(exe, tk.cpu())["main"]
     for n in (1, 6):
-        given = inputs(mod, n)
-        (exact,) = evaluate(mod, given, dtype="float64")
-        found = run(*given.values()).numpy()
-        assert found.shape == exact.shape
-        np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-5)
+        arrays = inputs(mod, n)
+        (exact,) = evaluate(mod, arrays, dtype="float64")
+        result = run(*arrays.values()).numpy()
+        assert result.shape == exact.shape
+        np.testing.assert_allclose(result, exact, rtol=1e-4, atol=1e-5)
 
 
 REFUSED: dict[str, tuple[IRModule, str]] = {
@@ -155,20 +155,22 @@ def check_refused(external: str, mod: IRModule, reason: str) -> None:
     (refusal,) = exe.refusals()
     assert (refusal.external, refusal.reason) == (external, reason)
     assert refusals(mod, externals=[external]) == (refusal,)
-    shown = {line for k in exe.placement() if refusal.node in k.nodes for line in k.refused}
-    assert shown == {f"{external}: {reason}"}
+    placement_lines = {
+        line for k in exe.placement() if refusal.node in k.nodes for line in k.refused
+    }
+    assert placement_lines == {f"{external}: {reason}"}
 
 
 def test_operators_that_it_has_no_code_for_are_no_refusals() -> None:
-    other = call_of(graph(lambda g, x: g.tanh(x), x=(4,)))
-    assert CBLAS.supports(other, tk.Target("native"), HERE) is False
+    tanh_call = call_of(graph(lambda g, x: g.tanh(x), x=(4,)))
+    assert CBLAS.supports(tanh_call, tk.Target("native"), HERE) is False
 
 
 def test_a_library_of_another_machine_is_no_use() -> None:
-    other = HostLibrary(HERE.path, "", "s390x")
+    foreign_library = HostLibrary(HERE.path, "", "s390x")
     call = call_of(TAKEN["linear"])
-    found = CBLAS.supports(call, tk.Target("native"), other)
-    assert found == Refused(f"{HERE.path} is for s390x") and not found
+    support = CBLAS.supports(call, tk.Target("native"), foreign_library)
+    assert support == Refused(f"{HERE.path} is for s390x") and not support
     assert CBLAS.supports(call, tk.Target("native"), HERE) is True
 
 

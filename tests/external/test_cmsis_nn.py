@@ -83,17 +83,17 @@ OTHERS = [
     add("relu", (2, 3, 4, 5), B, A, Q(0.1, -128), "relu"),
     add("far scales", (1, 40), Q(1e-3, 0), Q(5.0, 1), Q(4.0, 2)),
     add("saturating", (1, 300), LOW, HIGH, Q(0.02, 0), "relu6"),
-    add("itself", (1, 3, 4, 4), A, A, B, same=True),
+    add("itself", (1, 3, 4, 4), A, A, B, doubled=True),
 ]
 CASES = [c.case() for c in (*CONVOLUTIONS, *PRODUCTS, *POOLS)] + OTHERS
 
 
 def stand_in(folder: Path, *options: str) -> Path:
     """The stand-in as an object file."""
-    made = folder / "cmsis_nn.o"
-    command = ["gcc", "-std=c99", "-O1", "-fPIC", *options, "-c", "-o", made]
+    object_file = folder / "cmsis_nn.o"
+    command = ["gcc", "-std=c99", "-O1", "-fPIC", *options, "-c", "-o", object_file]
     subprocess.run([*command, STAND_IN / "arm_nnfunctions.c"], check=True)
-    return made
+    return object_file
 
 
 COMPILER = f"gcc -Wall -Wextra -Wconversion -Werror -I{STAND_IN}"
@@ -127,10 +127,10 @@ def test_every_layer_is_taken_and_near_the_models_arithmetic() -> None:
     assert exe.refusals() == ()
     classes = {k.kernel_class for k in exe.placement() if not k.kernel.startswith("transpose")}
     assert classes == {"external:cmsis_nn"}
-    ours = tk.compile(module(CASES)).create_executor()
+    own_kernels = tk.compile(module(CASES)).create_executor()
     for i, case in enumerate(CASES):
         exact = case.expected(*case.inputs()).astype(int)
-        near = ours[f"case{i}"](*case.inputs()).numpy().astype(int)
+        near = own_kernels[f"case{i}"](*case.inputs()).numpy().astype(int)
         assert np.abs(exact - near).max() <= 1, case.name
 
 
@@ -191,6 +191,6 @@ def test_any_layer_is_computed_exactly(
     tmp_path_factory: pytest.TempPathFactory, a: list[Conv], b: list[Linear | Pool]
 ) -> None:
     cases = [c.case() for c in (*a, *b)]
-    made = stand_in(tmp_path_factory.mktemp("stand_in"))
-    for case, result in zip(cases, results(cases, made), strict=True):
+    object_file = stand_in(tmp_path_factory.mktemp("stand_in"))
+    for case, result in zip(cases, results(cases, object_file), strict=True):
         np.testing.assert_array_equal(result, case.expected(*case.inputs()), case.name)

@@ -38,9 +38,9 @@ def test_a_users_checkout_takes_the_place_of_the_stand_in(
     build.mkdir()
     header = (STAND_IN / "arm_nnfunctions.h").read_text()
     (include / "arm_nnfunctions.h").write_text(header)
-    made = stand_in(build, "-DSTAND_IN_MARKER=a_users_own_checkout")
+    object_file = stand_in(build, "-DSTAND_IN_MARKER=a_users_own_checkout")
     library = executable.export_library(
-        tmp_path / "net.so", fcompile=f"gcc -I{include}", addons=[made]
+        tmp_path / "net.so", fcompile=f"gcc -I{include}", addons=[object_file]
     )
     symbols = subprocess.run(["nm", library], check=True, capture_output=True, text=True).stdout
     assert "a_users_own_checkout" in symbols and "cmsis_nn_stand_in" not in symbols
@@ -53,9 +53,9 @@ def test_a_users_checkout_takes_the_place_of_the_stand_in(
 def test_without_the_header_the_compiler_says_what_to_fetch(executable: tk.Executable) -> None:
     with pytest.raises(UserError) as caught:
         executable.jit("gcc")
-    said = str(caught.value)
-    assert f"cmsis-nn {DEPENDENCY.version_spec} is needed" in said
-    assert f"git clone --branch {DEPENDENCY.version_spec} {DEPENDENCY.url}" in said
+    message = str(caught.value)
+    assert f"cmsis-nn {DEPENDENCY.version_spec} is needed" in message
+    assert f"git clone --branch {DEPENDENCY.version_spec} {DEPENDENCY.url}" in message
     assert "cmsis_nn" in caught.value.where
 
 
@@ -75,8 +75,8 @@ def test_a_library_that_needs_more_memory_ends_the_run_with_an_error(
 
 
 def test_the_dependency_is_part_of_the_metadata(executable: tk.Executable, tmp_path: Path) -> None:
-    made = stand_in(tmp_path)
-    library = executable.export_library(tmp_path / "n.so", fcompile=COMPILER, addons=[made])
+    object_file = stand_in(tmp_path)
+    library = executable.export_library(tmp_path / "n.so", fcompile=COMPILER, addons=[object_file])
     assert inspect_library(library).metadata.dependencies == (DEPENDENCY,)
     assert (DEPENDENCY.short_name, DEPENDENCY.url_type) == ("cmsis-nn", "git")
     assert DEPENDENCY.license == "Apache-2.0"
@@ -99,13 +99,13 @@ def test_an_archive_says_what_to_link(tmp_path: Path) -> None:
 
 
 def test_another_version_is_refused_naming_both_places() -> None:
-    other = ExternalDependency("cmsis-nn", DEPENDENCY.url, "git", "v6.0.0")
+    other_dependency = ExternalDependency("cmsis-nn", DEPENDENCY.url, "git", "v6.0.0")
     source = b"void dsp_tanh(const float *x, float *y) { *y = *x; }\n"
     dsp = External(
         "dsp",
         lambda call, target: call.op == "tanh",
         lambda f, symbol: [Artifact("dsp", "native", "dsp.c", source)],
-        (other,),
+        (other_dependency,),
     )
     mod = module(CASES[:1])
     tanh = tk.script.from_source(
@@ -114,18 +114,18 @@ def test_another_version_is_refused_naming_both_places() -> None:
         '    y: R.Tensor((1,), "float32") = R.tanh(x)\n'
         "    return y\n"
     )
-    both = mod.with_functions((*mod.functions, *tanh.functions))
+    two_networks = mod.with_functions((*mod.functions, *tanh.functions))
     with pytest.raises(UserError, match="external 'cmsis_nn'.* and external 'dsp'") as caught:
-        tk.compile(both, externals=[CMSIS_NN, dsp])
+        tk.compile(two_networks, externals=[CMSIS_NN, dsp])
     assert caught.value.code == "dependency-clash"
     assert "version_spec 'v7.0.0' against 'v6.0.0'" in str(caught.value)
 
 
 def test_a_functions_attribute_may_not_ask_for_another_version() -> None:
-    other = replace(DEPENDENCY, version_spec="v6.0.0")
+    other_dependency = replace(DEPENDENCY, version_spec="v6.0.0")
     mod = module(CASES[:1])
     (f,) = mod.graphs
-    asks = replace(f, attrs=Attrs.of(**f.attrs, kExternalDependency=(other,)))
+    asks = replace(f, attrs=Attrs.of(**f.attrs, kExternalDependency=(other_dependency,)))
     with pytest.raises(UserError, match="external 'cmsis_nn'.*and function 'case0'") as caught:
         tk.compile(mod.with_functions((asks,)), externals=[CMSIS_NN])
     assert caught.value.code == "dependency-clash"
@@ -148,9 +148,9 @@ def test_a_program_built_from_source(tmp_path: Path) -> None:
     subprocess.run([program], check=True)
     # a failure ends the program
     subprocess.run([*command, "-DSTAND_IN_EXTRA=64", stand, "-o", program], check=True)
-    done = subprocess.run([program], capture_output=True, text=True)
-    assert done.returncode == 3
-    assert "asks for more working memory" in done.stdout
+    process = subprocess.run([program], capture_output=True, text=True)
+    assert process.returncode == 3
+    assert "asks for more working memory" in process.stdout
 
 
 def _program(q: np.ndarray, want: np.ndarray) -> str:

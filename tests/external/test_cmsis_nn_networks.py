@@ -41,9 +41,9 @@ class Network:
     def shape(self) -> tuple[int, ...]:
         return self.value.shape
 
-    def layer(self, case: Case, q: Q, *more: tuple[Value, Array]) -> None:
-        others, arrays = [v for v, _ in more], [a for _, a in more]
-        self.last = case.build(self.g, self.last, *others)
+    def layer(self, case: Case, q: Q, *further_inputs: tuple[Value, Array]) -> None:
+        further_values, arrays = [v for v, _ in further_inputs], [a for _, a in further_inputs]
+        self.last = case.build(self.g, self.last, *further_values)
         self.value = case.expected(self.value, *arrays)
         self.kinds.update(case.kinds)
         self.distinct.append(len(np.unique(self.value)))
@@ -68,7 +68,7 @@ class Network:
         groups = self.shape[1] if depthwise else 1
         taps = kernel[0] * kernel[1] * self.shape[1] // groups
         scale = self.scale(taps, q)
-        made = Conv(
+        layer = Conv(
             "",
             self.shape,
             out,
@@ -81,7 +81,7 @@ class Network:
             qy=q,
             scale=scale,
         )
-        self.layer(made.case(), q)
+        self.layer(layer.case(), q)
 
     def scale(self, taps: int, q: Q) -> float:
         """The scale of random weights that makes sums of about 50 steps of the result."""
@@ -146,8 +146,8 @@ def images() -> Network:
         net.last, net.value, net.q = saved
         if stride != 1:
             net.conv(channels, (1, 1), stride, relu="", q=Q(0.06, -4))
-        made = add("", net.shape, net.q, q, LAYER, "relu")
-        net.layer(made, LAYER, (inner, inner_value))
+        sum_case = add("", net.shape, net.q, q, LAYER, "relu")
+        net.layer(sum_case, LAYER, (inner, inner_value))
     net.classify(10)
     return net
 
@@ -167,11 +167,11 @@ def test_a_network_of_mlperf_tiny(name: str, tmp_path: Path) -> None:
     assert exe.refusals() == ()
     (function,) = exe.functions
     symbols = [c.symbol for c in function.calls]
-    taken = [s for s in symbols if s.startswith("cmsis_nn_")]
-    others = [s for s in symbols if s not in taken]
-    assert len(taken) == sum(net.kinds.values())
+    cmsis_symbols = [s for s in symbols if s.startswith("cmsis_nn_")]
+    own_symbols = [s for s in symbols if s not in cmsis_symbols]
+    assert len(cmsis_symbols) == sum(net.kinds.values())
     # The only layout change is that of the input, where it has several channels.
-    assert others == (["transpose"] if net.input.ndim == 4 and net.input.shape[1] > 1 else [])
+    assert own_symbols == (["transpose"] if net.input.ndim == 4 and net.input.shape[1] > 1 else [])
     run = exe.jit(COMPILER, addons=[stand_in(tmp_path)]).create_executor()["main"]
     assert min(net.distinct[:-3]) >= 4  # no layer saturates
     np.testing.assert_array_equal(run(net.input).numpy(), net.value)

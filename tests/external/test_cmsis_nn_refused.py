@@ -272,8 +272,8 @@ def test_a_kernel_shows_why_it_is_ours() -> None:
     build, types, reason = REFUSED["uint8 weights"]
     exe = tk.compile(graph(build, *types), externals=[CMSIS_NN])
     kernels = [k for k in exe.placement() if "node conv2d" in k.nodes]
-    shown = {line for k in kernels for line in k.refused}
-    assert kernels and shown == {f"cmsis_nn: {reason}; CMSIS-NN computes on int8"}
+    refusals = {line for k in kernels for line in k.refused}
+    assert kernels and refusals == {f"cmsis_nn: {reason}; CMSIS-NN computes on int8"}
 
 
 def test_operators_that_it_has_nothing_for_are_no_refusals() -> None:

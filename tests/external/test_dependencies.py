@@ -120,9 +120,12 @@ def test_a_policy_that_permits_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_clash_names_both_places() -> None:
-    both = [external(dependencies=(ONE,)), external("second", "neg", dependencies=(OTHER,))]
+    two_externals = [
+        external(dependencies=(ONE,)),
+        external("second", "neg", dependencies=(OTHER,)),
+    ]
     with pytest.raises(UserError) as caught:
-        tk.compile(network(), externals=both)
+        tk.compile(network(), externals=two_externals)
     assert caught.value.code == "dependency-clash"
     assert caught.value.message == (
         "external 'mine', function 'mine_relu' (node relu) and external 'second', function "
@@ -164,21 +167,21 @@ def test_what_is_not_compiled_is_not_needed() -> None:
         (ONE, "received ExternalDependency"),
     ],
 )
-@pytest.mark.parametrize("where", ["tuple", "function", "artifact", "module"])
-def test_anything_else_is_refused(answer: object, says: str, where: str) -> None:
+@pytest.mark.parametrize("place", ["tuple", "function", "artifact", "module"])
+def test_anything_else_is_refused(answer: object, says: str, place: str) -> None:
     def artifact(f: Function, symbol: str) -> Sequence[Any]:
         return [InMemoryArtifact("mine", symbol, dict, dependencies=answer)]  # type: ignore[arg-type]
 
     def module(f: Function, symbol: str) -> Sequence[Any]:
-        made = {"get_external_dependencies": lambda: answer, symbol: print}
-        return [InMemoryArtifact("mine", symbol, lambda: made)]
+        symbols = {"get_external_dependencies": lambda: answer, symbol: print}
+        return [InMemoryArtifact("mine", symbol, lambda: symbols)]
 
     with pytest.raises(UserError) as caught:
-        if where == "tuple":
+        if place == "tuple":
             external(dependencies=answer)
-        elif where == "function":
+        elif place == "function":
             tk.compile(network(), externals=[external(dependencies=lambda f: answer)])
-        elif where == "artifact":
+        elif place == "artifact":
             tk.compile(network(), externals=[external(emit=artifact)])
         else:
             exe = tk.compile(network(), externals=[external(emit=module)])
@@ -215,11 +218,11 @@ def test_a_library_says_what_it_needs(tmp_path: Path, capsys: Any) -> None:
     assert load_module(path).get_external_dependencies() == (ONE,)
     assert exe.jit().get_external_dependencies() == (ONE,)
     assert kiln(["inspect", str(path)]) == 0
-    shown = capsys.readouterr().out
-    assert "dependency  one v1, MIT, git https://example.org/one.git" in shown
+    output = capsys.readouterr().out
+    assert "dependency  one v1, MIT, git https://example.org/one.git" in output
     assert kiln(["inspect", str(path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["metadata"]["dependencies"]
-    assert found == json.loads(json.dumps(dependency_rows([ONE])))
+    dependencies = json.loads(capsys.readouterr().out)["metadata"]["dependencies"]
+    assert dependencies == json.loads(json.dumps(dependency_rows([ONE])))
 
 
 def test_an_artifact_set_keeps_them(tmp_path: Path, capsys: Any) -> None:

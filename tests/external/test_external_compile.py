@@ -110,11 +110,11 @@ def test_the_exported_library_is_as_self_contained(tmp_path: Path) -> None:
 
 
 def test_compiling_twice_gives_the_same_bytes(tmp_path: Path) -> None:
-    made = [
+    libraries = [
         tk.compile(network(5), externals=[C_REFERENCE]).export_library(tmp_path / f"{i}.so")
         for i in range(2)
     ]
-    assert made[0].read_bytes() == made[1].read_bytes()
+    assert libraries[0].read_bytes() == libraries[1].read_bytes()
 
 
 def test_an_external_takes_part_in_memory_planning() -> None:
@@ -155,8 +155,8 @@ def test_blocked_values_come_row_major() -> None:
 def test_relu_of_the_example_is_ours() -> None:
     mod = graph(lambda g, x: g.relu(x), x=(6,))
     x = np.array([-1, -0.0, 0.0, 2, np.inf, np.nan], np.float32)
-    ours = run(tk.compile(mod), x)
-    np.testing.assert_array_equal(run(tk.compile(mod, externals=[C_REFERENCE]), x), ours)
+    own_result = run(tk.compile(mod), x)
+    np.testing.assert_array_equal(run(tk.compile(mod, externals=[C_REFERENCE]), x), own_result)
 
 
 @pytest.mark.parametrize(
@@ -228,8 +228,12 @@ def test_dependencies_of_unused_externals_do_not_count() -> None:
 
 
 def test_dependencies_must_agree() -> None:
-    other = ExternalDependency("halve", "https://example.org/halve.tar.gz", version_spec="1.3")
-    second = External("second", lambda call, target: call.op == "neg", _calls_halve, (other,))
+    other_dependency = ExternalDependency(
+        "halve", "https://example.org/halve.tar.gz", version_spec="1.3"
+    )
+    second = External(
+        "second", lambda call, target: call.op == "neg", _calls_halve, (other_dependency,)
+    )
     mod = graph(lambda g, x: g.neg(g.tanh(g.relu(x))), x=(4,))
     with pytest.raises(UserError, match="external 'halver'.* and external 'second'") as caught:
         tk.compile(mod, externals=[_halver(), second])

@@ -38,8 +38,8 @@ N = Var("n")
 
 def conv(x: Any, w: Any, bias: bool = False, **attrs: Any) -> IRModule:
     def build(g: Any, v: Any) -> Any:
-        given = [v, rand(*w, seed=1), *([rand(w[0], seed=2)] if bias else [])]
-        return g.conv2d(*given, **attrs)
+        arguments = [v, rand(*w, seed=1), *([rand(w[0], seed=2)] if bias else [])]
+        return g.conv2d(*arguments, **attrs)
 
     return graph(build, x=tensor(x, "float32"))
 
@@ -77,11 +77,11 @@ def test_layers_are_those_of_numpy(name: str) -> None:
     assert [f.external for f in exe.module.externals] == ["onednn"]
     run = tk.runtime.Executor(exe, tk.cpu())["main"]
     for n in (1, 3):
-        given = inputs(mod, n)
-        (exact,) = evaluate(mod, given, dtype="float64")
-        found = run(*given.values()).numpy()
-        assert found.shape == exact.shape
-        np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-4)
+        arrays = inputs(mod, n)
+        (exact,) = evaluate(mod, arrays, dtype="float64")
+        result = run(*arrays.values()).numpy()
+        assert result.shape == exact.shape
+        np.testing.assert_allclose(result, exact, rtol=1e-4, atol=1e-4)
 
 
 REFUSED: dict[str, tuple[IRModule, str]] = {
@@ -131,15 +131,15 @@ def test_the_reason_is_shown(name: str) -> None:
 
 
 def test_operators_that_it_has_no_code_for_are_no_refusals() -> None:
-    other = call_of(graph(lambda g, x, y: g.matmul(x, y), x=(3, 4), y=(4, 2)))
-    assert ONEDNN.supports(other, tk.Target("native"), HERE) is False
+    matmul_call = call_of(graph(lambda g, x, y: g.matmul(x, y), x=(3, 4), y=(4, 2)))
+    assert ONEDNN.supports(matmul_call, tk.Target("native"), HERE) is False
 
 
 def test_a_library_of_another_machine_is_no_use() -> None:
-    other = HostLibrary(HERE.path, "", "s390x")
+    foreign_library = HostLibrary(HERE.path, "", "s390x")
     call = call_of(TAKEN["3x3"])
-    found = ONEDNN.supports(call, tk.Target("native"), other)
-    assert found == Refused(f"{HERE.path} is for s390x") and not found
+    support = ONEDNN.supports(call, tk.Target("native"), foreign_library)
+    assert support == Refused(f"{HERE.path} is for s390x") and not support
     assert ONEDNN.supports(call, tk.Target("native"), HERE) is True
 
 
@@ -161,8 +161,8 @@ def test_what_is_declared_is_what_the_header_says(tmp_path: Path) -> None:
     names = re.findall(r"^int (dnnl_\w+)\(", kernel.text(), re.M)
     assert len(names) == 15 and set(CONSTANTS) <= set(re.findall(r"\w+", kernel.text()))
     checks = [f'_Static_assert({name} == {value}, "");' for name, value in CONSTANTS.items()]
-    for what in ("memory", "convolution", "inner_product"):
-        checks.append(f'_Static_assert(sizeof(dnnl_{what}_desc_t) <= {ROOM}, "");')
+    for descriptor in ("memory", "convolution", "inner_product"):
+        checks.append(f'_Static_assert(sizeof(dnnl_{descriptor}_desc_t) <= {ROOM}, "");')
     checks += ['_Static_assert(sizeof(dnnl_exec_arg_t) == 16, "");']
     checks += [f"void *of_{name} = (void *){name};" for name in names]
     source = tmp_path / "check.c"
@@ -196,17 +196,17 @@ def check_network(name: str, convolutions: int, tmp_path: Path) -> None:
     mod = from_onnx(model_path(name))
     exe = tk.compile(mod, externals=["onednn"])
     classes = [p.kernel_class for p in exe.placement()]
-    theirs = [f for f in exe.module.externals if "conv2d" in f.name]
+    onednn_functions = [f for f in exe.module.externals if "conv2d" in f.name]
     calls = sum(len(p.nodes) for p in exe.placement() if p.kernel_class == "external:onednn")
-    assert calls == convolutions + 1 and theirs and set(classes) != {"external:onednn"}
+    assert calls == convolutions + 1 and onednn_functions and set(classes) != {"external:onednn"}
     assert [d.short_name for d in exe.external_dependencies] == ["onednn"]
     report = inspect_library(exe.export_library(tmp_path / "net.so"))
     assert [d.short_name for d in report.metadata.dependencies] == ["onednn"]
     assert ONEDNN.file in report.needed
     (x,) = inputs(mod, 1).values()
-    ours = tk.runtime.Executor(tk.compile(mod), tk.cpu())["main"](x).numpy()
-    found = tk.runtime.Executor(exe, tk.cpu())["main"](x).numpy()
-    np.testing.assert_allclose(found, ours, rtol=1e-3, atol=1e-3 * np.abs(ours).max())
+    own_result = tk.runtime.Executor(tk.compile(mod), tk.cpu())["main"](x).numpy()
+    result = tk.runtime.Executor(exe, tk.cpu())["main"](x).numpy()
+    np.testing.assert_allclose(result, own_result, rtol=1e-3, atol=1e-3 * np.abs(own_result).max())
 
 
 @needs_onednn

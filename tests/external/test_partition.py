@@ -151,10 +151,10 @@ def test_nothing_taken_is_the_same_module() -> None:
 
 
 def test_supports_sees_the_target() -> None:
-    seen = []
-    mine = External("mine", lambda call, target: bool(seen.append(target)), lambda f, s: ())
+    targets = []
+    mine = External("mine", lambda call, target: bool(targets.append(target)), lambda f, s: ())
     partition(graph(lambda g, x: g.relu(x), x=(2,)), mine)
-    assert seen == [TARGET]
+    assert targets == [TARGET]
 
 
 @pytest.mark.parametrize("name", ["", "two words", "a-b", "1st", "naïve"])

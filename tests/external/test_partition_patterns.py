@@ -140,8 +140,8 @@ def test_values_that_nobody_reads_any_more_are_dropped() -> None:
     def copies(b: Binding, graph: Definitions, target: Target) -> Taken | None:
         """Take neg with the exp that it reads, which others may read too."""
         call = b.value
-        made = graph.binding(call.args[0]) if call.op == "neg" else None  # type: ignore[union-attr]
-        return Taken("both", (made, b)) if made is not None else None
+        producer = graph.binding(call.args[0]) if call.op == "neg" else None  # type: ignore[union-attr]
+        return Taken("both", (producer, b)) if producer is not None else None
 
     def build(g: Graph, x: Any) -> Any:
         y = g.exp(x)

@@ -60,8 +60,8 @@ def test_the_example_of_a_package(install: Install) -> None:
     (needed,) = exe.external_dependencies
     assert (needed.short_name, needed.build_time) == ("maximum-headers", True)
     x, y = np.array([[1, 2, np.nan]] * 2, np.float32), np.array([[3, np.nan, 0]] * 2, np.float32)
-    found = tk.runtime.Executor(exe, tk.cpu())["main"](x, y).numpy()
-    np.testing.assert_allclose(found, np.maximum(np.tanh(x), y), rtol=1e-5)
+    result = tk.runtime.Executor(exe, tk.cpu())["main"](x, y).numpy()
+    np.testing.assert_allclose(result, np.maximum(np.tanh(x), y), rtol=1e-5)
 
 
 def test_every_one_of_this_package_has_its_name() -> None:
@@ -93,9 +93,9 @@ def test_the_command_line(install: Install, tmp_path: Path, capsys: pytest.Captu
     assert read_metadata(out)["dependencies"][0]["short_name"] == "maximum-headers"
     out.unlink()
     assert kiln([*command, "-o", str(out), "--deny-license", "MIT"]) != 0
-    said = capsys.readouterr().err
-    assert "dependency 'maximum-headers' has the license 'MIT', which is denied" in said
-    assert "external 'maximum_in_c'" in said and "the_max" in said and not out.exists()
+    error_text = capsys.readouterr().err
+    assert "dependency 'maximum-headers' has the license 'MIT', which is denied" in error_text
+    assert "external 'maximum_in_c'" in error_text and "the_max" in error_text and not out.exists()
     assert kiln([*command, "-o", str(out), "--deny-license", "MTI"]) != 0
     assert "did you mean 'MIT'?" in capsys.readouterr().err
     source = tmp_path / "maximum-1.0.tar.gz"
@@ -147,8 +147,8 @@ def test_a_name_is_not_a_list_of_letters() -> None:
 
 
 def test_names_and_objects_together() -> None:
-    other = External("other", lambda call, target: call.op == "tanh", C_REFERENCE.emit)
+    tanh_external = External("other", lambda call, target: call.op == "tanh", C_REFERENCE.emit)
     with pytest.raises(UserError, match="two externals are named 'c_reference'"):
         tk.compile(MODULE, externals=["c_reference", replace(C_REFERENCE, merge=False)])
-    pipeline = tk.pipeline.relax_passes(tk.Target("native"), ["c_reference", other])
+    pipeline = tk.pipeline.relax_passes(tk.Target("native"), ["c_reference", tanh_external])
     assert any("c_reference" in repr(p) for p in pipeline)

@@ -79,8 +79,8 @@ def test_when_loading_the_code_requires_an_external_library(tmp_path: Path) -> N
 
     register_loader("cudasource", loader)
     try:
-        made = tk.compile(one_relu(), externals=[takes_relu(emit=emits_source)])
-        library = load_module(made.export_library(tmp_path / "net.so"))
+        executable = tk.compile(one_relu(), externals=[takes_relu(emit=emits_source)])
+        library = load_module(executable.export_library(tmp_path / "net.so"))
         assert library.get_external_dependencies() == (DRIVER,)
     finally:
         unregister_loader("cudasource")
@@ -95,8 +95,8 @@ def test_tensor_programs_have_the_attribute_with_an_array_of_dependencies() -> N
 
     def use_cmsis(mod: IRModule) -> IRModule:
         attrs = Attrs.of(kExternalDependency=[CMSIS_NN, DRIVER])
-        made = [replace(f, attrs=attrs) if f.name == "relu" else f for f in mod.functions]
-        return mod.with_functions(made)
+        functions = [replace(f, attrs=attrs) if f.name == "relu" else f for f in mod.functions]
+        return mod.with_functions(functions)
 
     target = tk.Target("native")
     exe = tk.compile(one_relu(), target, relax_pipeline=[*relax_passes(target), use_cmsis])
@@ -150,7 +150,7 @@ def test_the_version_is_required_of_git() -> None:
 @pytest.mark.parametrize("field", FIELDS[1:])
 def test_equal_short_names_must_match_in_all_other_attributes(field: str) -> None:
     base = ExternalDependency("same", "u", "url", "1")
-    others = {
+    other_values = {
         "url": "v",
         "url_type": "path",
         "version_spec": "2",
@@ -159,8 +159,8 @@ def test_equal_short_names_must_match_in_all_other_attributes(field: str) -> Non
         "libraries": ("libx.so",),
         "build_time": True,
     }
-    other = replace(base, **{field: others[field]})
-    second = External("other", lambda call, target: call.op == "neg", emits_c, (other,))
+    other_dependency = replace(base, **{field: other_values[field]})
+    second = External("other", lambda call, target: call.op == "neg", emits_c, (other_dependency,))
     module = graph(lambda g, x: g.neg(g.tanh(g.relu(x))), x=(4,))
     with pytest.raises(UserError) as caught:
         tk.compile(module, externals=[takes_relu(dependencies=(base,)), second])
@@ -193,8 +193,8 @@ def test_the_metadata_is_the_json_of_the_proposal_and_our_fields() -> None:
         "version_spec": "5.8.0"
     }""")
     assert dict(list(row.items())[:4]) == proposed and list(row)[:4] == list(proposed)
-    ours = {"license": "NOASSERTION", "sha256": "", "libraries": [], "build_time": False}
-    assert row == proposed | ours
+    further_fields = {"license": "NOASSERTION", "sha256": "", "libraries": [], "build_time": False}
+    assert row == proposed | further_fields
 
 
 def test_a_library_surfaces_the_same_rows(tmp_path: Path) -> None:
@@ -226,8 +226,8 @@ class Module:
         R.func_attr({"kExternalDependency": [T.ExternalDependency("c", "w")]})
         return x
 """)
-    found = [(place, d.short_name) for place, d in declared_dependencies(module, ())]
-    assert found == [
+    declared = [(place, d.short_name) for place, d in declared_dependencies(module, ())]
+    assert declared == [
         ("function 'first'", "a"),
         ("function 'second'", "b"),
         ("function 'second'", "a"),

@@ -114,9 +114,9 @@ def one_node(
 ) -> tuple[Any, Any, list[Any]]:
     """A graph of one call, its node, and its tensors in order. What torch would find by fake
     tensors is the operator's result itself."""
-    graph, given = Graph(), list(_tensors(args))
+    graph, tensors = Graph(), list(_tensors(args))
     nodes = []
-    for k, x in enumerate(given):
+    for k, x in enumerate(tensors):
         node = graph.placeholder(f"x{k}")
         node.meta["val"] = x
         nodes.append(node)
@@ -128,14 +128,14 @@ def one_node(
 
     call = graph.call_function(target, tuple(put(args)), options)
     call.meta["val"] = target(*args, **options)
-    return graph, call, given
+    return graph, call, tensors
 
 
 def imported(
     target: Any, args: Sequence[Any], options: dict[str, Any], places: Sequence[int]
 ) -> Any:
     """The module of one call whose results at `places` are outputs, and its tensors."""
-    graph, call, given = one_node(target, args, options)
+    graph, call, tensors = one_node(target, args, options)
     if isinstance(call.meta["val"], tuple | list):
         outs = []
         for k in places:
@@ -145,15 +145,15 @@ def imported(
     else:
         outs = [call]
     graph.output(tuple(outs))
-    names = {f"x{k}": f"x{k}" for k in range(len(given))}
+    names = {f"x{k}": f"x{k}" for k in range(len(tensors))}
     interface = Interface({}, names, {k: f"y{k}" for k in range(len(outs))})
-    return import_graph(SimpleNamespace(graph=graph), interface, name="one"), given
+    return import_graph(SimpleNamespace(graph=graph), interface, name="one"), tensors
 
 
 def run(case: Case, dtype: str, places: Sequence[int]) -> list[np.ndarray]:
     args, options = arguments(case, dtype)
-    module, given = imported(case.target, args, options, places)
-    return evaluate(module, {f"x{k}": x.numpy() for k, x in enumerate(given)})
+    module, tensors = imported(case.target, args, options, places)
+    return evaluate(module, {f"x{k}": x.numpy() for k, x in enumerate(tensors)})
 
 
 def expected(case: Case, dtype: str, places: Sequence[int]) -> tuple[list[Any], list[Any]]:
@@ -431,9 +431,18 @@ INDEX: list[Row] = [
         t(4, 2),
     ),
     *[
-        ("scatter_reduce.two", SIGNED, t(4), 0, i([0, 0, 2]), t(3), how, {"include_self": own})
-        for how in ("sum", "prod", "mean", "amax", "amin")
-        for own in (True, False)
+        (
+            "scatter_reduce.two",
+            SIGNED,
+            t(4),
+            0,
+            i([0, 0, 2]),
+            t(3),
+            reduction,
+            {"include_self": include_self},
+        )
+        for reduction in ("sum", "prod", "mean", "amax", "amin")
+        for include_self in (True, False)
     ],
     ("masked_scatter", NUMBERS, t(3, 4), mask(3, 4), t(12)),
     ("masked_scatter", NUMBERS, t(3, 4), mask(4), t(3, 3)),

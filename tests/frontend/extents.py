@@ -105,29 +105,29 @@ class Variant:
 
 def variants(case: Any) -> Iterator[Variant]:
     """Each extent of an example by itself, then all of one size together."""
-    base, given = with_constants(case, arrays(case.data_sets[0][0]))
+    base, arrays_by_name = with_constants(case, arrays(case.data_sets[0][0]))
     for v in list(base.graph.input)[1:]:  # indices: those that data gives are no matter of extents
-        if v.name in given and np.asarray(given[v.name]).dtype.kind == "i":
-            constant = numpy_helper.from_array(np.asarray(given.pop(v.name)), v.name)
+        if v.name in arrays_by_name and np.asarray(arrays_by_name[v.name]).dtype.kind == "i":
+            constant = numpy_helper.from_array(np.asarray(arrays_by_name.pop(v.name)), v.name)
             base.graph.initializer.append(constant)
     fixed = {t.name for t in base.graph.initializer}
-    kept = [v for v in base.graph.input if v.name not in fixed]
-    operands = tuple(np.asarray(given[v.name]) for v in kept)
+    symbolic_inputs = [v for v in base.graph.input if v.name not in fixed]
+    operands = tuple(np.asarray(arrays_by_name[v.name]) for v in symbolic_inputs)
     places = [(k, a) for k, x in enumerate(operands) for a in range(x.ndim)]
     groups = [(p,) for p in places]
     for size in sorted({operands[k].shape[a] for k, a in places}):
         together = tuple((k, a) for k, a in places if operands[k].shape[a] == size)
         groups += [together] if len(together) > 1 else []
     for group in groups:
-        made = onnx.ModelProto.FromString(base.SerializeToString())
-        del made.graph.input[:]
-        made.graph.input.extend(kept)
+        variant_model = onnx.ModelProto.FromString(base.SerializeToString())
+        del variant_model.graph.input[:]
+        variant_model.graph.input.extend(symbolic_inputs)
         for k, axis in group:
-            made.graph.input[k].type.tensor_type.shape.dim[axis].dim_param = "n"
-        for out in made.graph.output:
+            variant_model.graph.input[k].type.tensor_type.shape.dim[axis].dim_param = "n"
+        for out in variant_model.graph.output:
             out.type.tensor_type.ClearField("shape")
         size = operands[group[0][0]].shape[group[0][1]]
-        yield Variant(case.name, made, group, size, operands)
+        yield Variant(case.name, variant_model, group, size, operands)
 
 
 def guarded(x: np.ndarray) -> np.ndarray:
@@ -153,20 +153,20 @@ def expected(v: Variant, session: Any, n: int) -> list[np.ndarray] | str:
 def computed(exe: Any, feeds: dict[str, np.ndarray]) -> list[np.ndarray] | str:
     """What we compute, or the typed error; anything else is raised."""
     try:
-        got = exe(**{k: guarded(x) for k, x in feeds.items()})
+        outputs = exe(**{k: guarded(x) for k, x in feeds.items()})
     except tk.UserError as error:
         return str(error)
-    return [np.asarray(y) for y in (got if isinstance(got, tuple | list) else (got,))]
+    return [np.asarray(y) for y in (outputs if isinstance(outputs, tuple | list) else (outputs,))]
 
 
-def differs(want: list[np.ndarray] | str, got: list[np.ndarray] | str) -> str:
+def differs(want: list[np.ndarray] | str, outcome: list[np.ndarray] | str) -> str:
     """In what two outcomes differ; empty if in nothing that matters."""
     if isinstance(want, str):
-        nothing = isinstance(got, str) or not any(y.size for y in got)
+        nothing = isinstance(outcome, str) or not any(y.size for y in outcome)
         return "" if nothing else f"computed, ORT: {want.splitlines()[0][-160:]}"
-    if isinstance(got, str):
-        return f"refused: {got[:200]}"
-    for y, z in zip(want, got, strict=True):
+    if isinstance(outcome, str):
+        return f"refused: {outcome[:200]}"
+    for y, z in zip(want, outcome, strict=True):
         if y.shape != z.shape:
             return f"shape {z.shape}, ORT {y.shape}"
         if y.dtype.kind == "f":
@@ -205,9 +205,9 @@ def compare(v: Variant, say: Any) -> None:
         say(("reference", n))
         want = expected(v, session, n)
         say(("run", n))
-        said = differs(want, computed(exe, v.feeds(n)))
-        if said:
-            say(("differs", n, said))
+        difference = differs(want, computed(exe, v.feeds(n)))
+        if difference:
+            say(("differs", n, difference))
 
 
 def _work(pipe: Connection, jobs: Sequence[tuple[int, Variant]]) -> None:
@@ -224,25 +224,25 @@ def _work(pipe: Connection, jobs: Sequence[tuple[int, Variant]]) -> None:
     os._exit(0)  # forked from a thread, of which Python's own end knows nothing
 
 
-def outcomes(found: Sequence[Variant]) -> Iterator[tuple[Variant, tuple[Any, ...]]]:
+def outcomes(variants_of_case: Sequence[Variant]) -> Iterator[tuple[Variant, tuple[Any, ...]]]:
     """What differs, of each variant; a process that ends is started again behind the variant."""
     first = 0
-    while first < len(found):
-        ours, theirs = multiprocessing.Pipe(False)
-        jobs = [*enumerate(found)][first:]
-        process = multiprocessing.get_context("fork").Process(target=_work, args=(theirs, jobs))
+    while first < len(variants_of_case):
+        parent_end, child_end = multiprocessing.Pipe(False)
+        jobs = [*enumerate(variants_of_case)][first:]
+        process = multiprocessing.get_context("fork").Process(target=_work, args=(child_end, jobs))
         process.start()
-        theirs.close()
+        child_end.close()
         number, last = first, ("begin",)
         with contextlib.suppress(EOFError):
             while True:
-                number, *last = ours.recv()  # type: ignore[assignment]
+                number, *last = parent_end.recv()  # type: ignore[assignment]
                 if last[0] in ("differs", "untyped", "refused"):
-                    yield found[number], tuple(last)
+                    yield variants_of_case[number], tuple(last)
         process.join()
         if process.exitcode:
             if last[0] != "reference":  # ONNX Runtime ends the process at sequences of length 0
-                yield found[number], ("ended", process.exitcode, *last)
+                yield variants_of_case[number], ("ended", process.exitcode, *last)
             first = number + 1
         else:
             return
@@ -255,17 +255,17 @@ def reason(v: Variant, row: tuple[Any, ...]) -> str:
     if row[0] != "differs":
         return ""
     fitting = (
-        why
-        for case, text, why in KNOWN
+        explanation
+        for case, text, explanation in KNOWN
         if fnmatch(v.name, case) and text in f"size {row[1]}: {row[2]}"
     )
     return next(fitting, "")
 
 
-def examples(every: bool = False) -> list[Any]:
+def examples(all_examples: bool = False) -> list[Any]:
     """The first example of each operator with each mode and number of operands; or all."""
-    seen: set[tuple[Any, ...]] = set()
-    found = []
+    keys_so_far: set[tuple[Any, ...]] = set()
+    first_examples = []
     for case in cases():
         nodes = case.model.graph.node
         values = case.data_sets[0][0]
@@ -273,20 +273,20 @@ def examples(every: bool = False) -> list[Any]:
             continue
         texts = (f"{a.name}={a.s}" for a in nodes[0].attribute if a.s)
         key = (nodes[0].op_type, len(values), *texts)
-        if every or key not in seen:
-            seen.add(key)
-            found.append(case)
-    return found
+        if all_examples or key not in keys_so_far:
+            keys_so_far.add(key)
+            first_examples.append(case)
+    return first_examples
 
 
-def chosen(names: Sequence[str] = (), every: bool = False) -> list[Variant]:
+def chosen(names: Sequence[str] = (), all_examples: bool = False) -> list[Variant]:
     """Variants of the examples with these names, which may be patterns; of all without names."""
-    found: list[Variant] = []
-    for case in examples(every):
+    variants_of_cases: list[Variant] = []
+    for case in examples(all_examples):
         if not names or any(fnmatch(case.name, name) for name in names):
             with contextlib.suppress(Exception):
-                found += variants(case)
-    return found
+                variants_of_cases += variants(case)
+    return variants_of_cases
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -296,23 +296,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--every", action="store_true", help="all examples of each operator")
     parser.add_argument("--jobs", type=int, default=1)
     args = parser.parse_args(argv)
-    found = chosen(args.case, args.every)
-    if not found:
+    variants_of_cases = chosen(args.case, args.every)
+    if not variants_of_cases:
         parser.error(f"no case is named {' or '.join(args.case)}")
-    print(len(found), "variants", flush=True)
+    print(len(variants_of_cases), "variants", flush=True)
     counts = Counter[str]()
 
     def part(first: int) -> None:
-        for v, row in outcomes(found[first :: args.jobs]):
-            why = reason(v, row)
-            counts[why] += 1
-            if not why:
+        for v, row in outcomes(variants_of_cases[first :: args.jobs]):
+            explanation = reason(v, row)
+            counts[explanation] += 1
+            if not explanation:
                 print(v.name, v.places, v.size, *row, flush=True)
 
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(part, range(args.jobs)))
-    for why, count in sorted(counts.items()):
-        print(f"{count:5} {why or 'WRONG'}")
+    for explanation, count in sorted(counts.items()):
+        print(f"{count:5} {explanation or 'WRONG'}")
     return 1 if counts[""] else 0
 
 

@@ -90,10 +90,10 @@ def in_bytes(array: Any) -> Any:
 
 def with_constants(case: Any, operands: list[Any]) -> tuple[onnx.ModelProto, dict[str, Any]]:
     """The model, with small operands behind the first as initializers: axes, pads, shapes."""
-    made = onnx.ModelProto.FromString(case.model.SerializeToString())
-    sized = any(n.op_type in SIZED_BY_THE_FIRST for n in made.graph.node)
+    model_proto = onnx.ModelProto.FromString(case.model.SerializeToString())
+    sized = any(n.op_type in SIZED_BY_THE_FIRST for n in model_proto.graph.node)
     first = 0 if sized or case.name.startswith("test_range") else 1
-    names = [v.name for v in made.graph.input]
+    names = [v.name for v in model_proto.graph.input]
     feeds = dict(zip(names, operands, strict=False))
     for name in names[first:]:
         if not isinstance(feeds.get(name), np.ndarray | np.generic):
@@ -101,8 +101,8 @@ def with_constants(case: Any, operands: list[Any]) -> tuple[onnx.ModelProto, dic
         array = np.asarray(feeds[name])
         if array.ndim <= 1 and array.size <= 16:
             del feeds[name]
-            made.graph.initializer.append(numpy_helper.from_array(array, name))
-    return made, feeds
+            model_proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    return model_proto, feeds
 
 
 def run(
@@ -118,10 +118,10 @@ def run(
             "data" in i.message or "constant" in i.message for i in error.issues
         ):
             raise
-        made, feeds = with_constants(case, operands)
-        module = from_onnx(made)
-    wanted = main_of(module).attrs["input_names"]
-    return compute(module, {k: v for k, v in feeds.items() if k in wanted})
+        model_proto, feeds = with_constants(case, operands)
+        module = from_onnx(model_proto)
+    input_names = main_of(module).attrs["input_names"]
+    return compute(module, {k: v for k, v in feeds.items() if k in input_names})
 
 
 def flat(values: Any) -> list[Any]:
@@ -129,9 +129,9 @@ def flat(values: Any) -> list[Any]:
     return [t for v in values for t in (v if isinstance(v, list) else [v])]
 
 
-def compare(case: Any, got: list[np.ndarray], want: list[Any]) -> str:
+def compare(case: Any, outputs: list[np.ndarray], want: list[Any]) -> str:
     """How the results differ from what is wanted; empty if they agree."""
-    for a, b in zip(got, flat(want), strict=True):
+    for a, b in zip(outputs, flat(want), strict=True):
         if b.dtype in STORED and a.dtype == b.dtype:
             a, b = (v.astype(np.float32) for v in (a, b))
         if b.dtype == ml_dtypes.bfloat16:
@@ -154,11 +154,11 @@ def compare(case: Any, got: list[np.ndarray], want: list[Any]) -> str:
 
 def evaluated(module: IRModule, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """The results by NumPy; inputs by their names in the model."""
-    found, attrs = ours(module, {k: in_bytes(v) for k, v in feeds.items()}), main_of(module).attrs
+    outputs, attrs = ours(module, {k: in_bytes(v) for k, v in feeds.items()}), main_of(module).attrs
     types = dict(attrs.get("array_types", ()))
     return [
         a.view(getattr(ml_dtypes, types[name])) if name in types else a
-        for name, a in zip(attrs["output_names"], found, strict=True)
+        for name, a in zip(attrs["output_names"], outputs, strict=True)
     ]
 
 
@@ -187,8 +187,8 @@ def cases() -> list[Any]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found: list[Any] = collect_testcases(None)
-    return found
+        standard_cases: list[Any] = collect_testcases(None)
+    return standard_cases
 
 
 def is_bfloat16(case: Any) -> bool:
@@ -204,12 +204,12 @@ def outcome(case: Any, compute: Compute, run_time: bool = False) -> Outcome:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            said = compare(case, run(case, operands, compute, run_time), want)
+            difference = compare(case, run(case, operands, compute, run_time), want)
     except UnsupportedError as error:
         return Outcome(case.name, "refused", reason_of(error), *about)
     except Exception as error:
         return Outcome(case.name, "failed", f"{type(error).__name__}: {error}", *about)
-    return Outcome(case.name, "differs" if said else "agrees", said, *about)
+    return Outcome(case.name, "differs" if difference else "agrees", difference, *about)
 
 
 def schema_of(case: Any) -> Any | None:
@@ -237,13 +237,13 @@ def types_of(case: Any, schema: Any | None) -> tuple[tuple[str, str], ...]:
         return ()
     node, graph = case.model.graph.node[0], case.model.graph
     declared = {v.name: type_text(v.type) for v in [*graph.input, *graph.output]}
-    found: dict[tuple[str, str], None] = {}
+    types_by_variable: dict[tuple[str, str], None] = {}
     for names, formals in ((node.input, schema.inputs), (node.output, schema.outputs)):
         for k, name in enumerate(names):
             variable = formals[min(k, len(formals) - 1)].type_str
             if name and variable in variables_of(schema):
-                found[variable, declared[name]] = None
-    return tuple(found)
+                types_by_variable[variable, declared[name]] = None
+    return tuple(types_by_variable)
 
 
 def variables_of(schema: Any) -> dict[str, tuple[str, ...]]:
@@ -254,8 +254,8 @@ def variables_of(schema: Any) -> dict[str, tuple[str, ...]]:
         )
         for c in schema.type_constraints
     }
-    used = dict.fromkeys(f.type_str for f in [*schema.inputs, *schema.outputs])
-    return {v: constraints[v] for v in used if v in constraints}
+    variables = dict.fromkeys(f.type_str for f in [*schema.inputs, *schema.outputs])
+    return {v: constraints[v] for v in variables if v in constraints}
 
 
 def type_text(t: onnx.TypeProto) -> str:
@@ -267,8 +267,8 @@ def type_text(t: onnx.TypeProto) -> str:
             return f"seq({type_text(t.sequence_type.elem_type)})"
         case "optional_type":
             return f"optional({type_text(t.optional_type.elem_type)})"
-        case other:
-            raise AssertionError(other)
+        case unknown:
+            raise AssertionError(unknown)
 
 
 def reason_of(error: UnsupportedError) -> str:
@@ -319,17 +319,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     outcomes = []
     with multiprocessing.Pool(args.jobs) as pool:
-        for k, one in enumerate(pool.imap(_limited, chosen), 1):
-            outcomes.append(one)
-            if one.kind in ("differs", "failed"):
-                print(f"{one.name}: {one.kind}: {one.reason[:300]}", flush=True)
+        for k, case_outcome in enumerate(pool.imap(_limited, chosen), 1):
+            outcomes.append(case_outcome)
+            if case_outcome.kind in ("differs", "failed"):
+                print(
+                    f"{case_outcome.name}: {case_outcome.kind}: {case_outcome.reason[:300]}",
+                    flush=True,
+                )
             if k % 200 == 0:
                 print(f"{k} of {len(chosen)} cases", file=sys.stderr, flush=True)
     print(table(outcomes))
     agree = sum(o.kind == "agrees" for o in outcomes)
     wrong = any(o.kind in ("differs", "failed") for o in outcomes)
-    least = AT_LEAST_AT_RUN_TIME if args.run_time else AT_LEAST
-    floor = 0 if args.only else least - (OF_BFLOAT16 if args.evaluate else 0)
+    minimum = AT_LEAST_AT_RUN_TIME if args.run_time else AT_LEAST
+    floor = 0 if args.only else minimum - (OF_BFLOAT16 if args.evaluate else 0)
     return 1 if wrong or agree < floor else 0
 
 

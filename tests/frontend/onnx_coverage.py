@@ -30,12 +30,12 @@ def definitions() -> Iterator[Any]:
             yield s
 
 
-def record(found: Sequence[Outcome]) -> dict[str, Any]:
+def record(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """The data of these outcomes, of which each must agree or be refused."""
-    assert {o.kind for o in found} <= {"agrees", "refused"}
+    assert {o.kind for o in outcomes} <= {"agrees", "refused"}
     ran: Counter[tuple[Any, ...]] = Counter()
     passed: Counter[tuple[Any, ...]] = Counter()
-    for o in found:
+    for o in outcomes:
         for op in o.operators:
             for key in (op, *((*op, *t) for t in o.types)):
                 ran[key] += 1
@@ -56,13 +56,13 @@ def record(found: Sequence[Outcome]) -> dict[str, Any]:
             "cases": [passed[op], ran[op]],
             "types": types,
         }
-    lost = {key for key, count in ran.items() if count and key not in counted}
-    assert not lost, f"of types or versions that the schemas do not have: {lost}"
-    kinds = Counter(o.kind for o in found)
-    reasons = Counter(o.reason for o in found if o.kind == "refused")
+    uncounted = {key for key, count in ran.items() if count and key not in counted}
+    assert not uncounted, f"of types or versions that the schemas do not have: {uncounted}"
+    kinds = Counter(o.kind for o in outcomes)
+    reasons = Counter(o.reason for o in outcomes if o.kind == "refused")
     return {
         "onnx": onnx.__version__,
-        "cases": {"passed": kinds["agrees"], "all": len(found)},
+        "cases": {"passed": kinds["agrees"], "all": len(outcomes)},
         "refusals": dict(sorted(reasons.items(), key=lambda row: (-row[1], row[0]))),
         "sets": list(sets),
         "operators": operators,

@@ -60,27 +60,29 @@ def node_model(
     """One node; operands at positions in `fixed` are initializers, None ones are left out."""
     names = ["" if v is None else f"x{i}" for i, v in enumerate(operands)]
     outs = [f"y{i}" for i in range(outputs)]
-    given = {n: np.asarray(v) for n, v in zip(names, operands, strict=True) if v is not None}
+    arrays_by_name = {
+        n: np.asarray(v) for n, v in zip(names, operands, strict=True) if v is not None
+    }
     consts = {
         n: v
-        for i, (n, v) in enumerate((n, given.get(n)) for n in names)
+        for i, (n, v) in enumerate((n, arrays_by_name.get(n)) for n in names)
         if i in fixed and v is not None
     }
-    feeds = {n: v for n, v in given.items() if n not in consts}
-    made = model(
+    feeds = {n: v for n, v in arrays_by_name.items() if n not in consts}
+    model_proto = model(
         [helper.make_node(op, names, outs, name="it", **attrs)],
         [value(n, v.dtype, v.shape) for n, v in feeds.items()],
         outs,
         consts=consts,
         opset=opset,
     )
-    return made, feeds
+    return model_proto, feeds
 
 
 def main(module: IRModule) -> Function:
-    found = module["main"]
-    assert isinstance(found, Function)
-    return found
+    function = module["main"]
+    assert isinstance(function, Function)
+    return function
 
 
 def ours(module: IRModule, feeds: Feeds) -> list[np.ndarray]:
@@ -90,22 +92,29 @@ def ours(module: IRModule, feeds: Feeds) -> list[np.ndarray]:
     return evaluate(module, {by_name[k]: v for k, v in feeds.items()})
 
 
-def theirs(made: onnx.ModelProto, feeds: Feeds) -> list[np.ndarray]:
+def theirs(model_proto: onnx.ModelProto, feeds: Feeds) -> list[np.ndarray]:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(made.SerializeToString(), options, ["CPUExecutionProvider"])
+    session = ort.InferenceSession(
+        model_proto.SerializeToString(), options, ["CPUExecutionProvider"]
+    )
     return list(session.run(None, dict(feeds)))
 
 
 def agree(
-    made: onnx.ModelProto, feeds: Feeds, *, rtol: float = 1e-5, atol: float = 1e-6, **options: Any
+    model_proto: onnx.ModelProto,
+    feeds: Feeds,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 1e-6,
+    **options: Any,
 ) -> IRModule:
     """Imports, and asserts that values, shapes and dtypes are ONNX Runtime's."""
-    module = from_onnx(made, **options)
-    got, want = ours(module, feeds), theirs(made, feeds)
-    assert len(got) == len(want)
-    for a, b in zip(got, want, strict=True):
+    module = from_onnx(model_proto, **options)
+    outputs, want = ours(module, feeds), theirs(model_proto, feeds)
+    assert len(outputs) == len(want)
+    for a, b in zip(outputs, want, strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
     return module

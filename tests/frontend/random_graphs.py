@@ -33,15 +33,15 @@ LIMITS = {"int64": 1e15, "int32": 2e9, "uint8": 255, "int8": 127, "bool": 1, "fl
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of the graph. `most` bounds the magnitudes of its elements, and `least` is the
+    """A tensor of the graph. `magnitude` bounds the magnitudes of its elements, `minimum` is the
     smallest of them."""
 
     name: str
     dtype: str
     shape: tuple[Dim, ...]
     exact: bool
-    most: float
-    least: float = -MOST
+    magnitude: float
+    minimum: float = -MOST
 
     @property
     def rank(self) -> int:
@@ -92,10 +92,10 @@ class Graph:
 
     def pick(self, fits: Callable[[Value], bool] = lambda v: True) -> Value:
         """A value, the latest most often."""
-        found = [v for v in self.visible() if fits(v)]
-        if not found:
+        fitting = [v for v in self.visible() if fits(v)]
+        if not fitting:
             raise Unfit
-        return self.rng.choice(found[-5:] if self.rng.random() < 0.6 else found)
+        return self.rng.choice(fitting[-5:] if self.rng.random() < 0.6 else fitting)
 
     def floats(self, fits: Callable[[Value], bool] = lambda v: True) -> Value:
         return self.pick(lambda v: v.dtype in ("float32", "float64") and fits(v))
@@ -108,10 +108,10 @@ class Graph:
         return self.rng.choice(choices)
 
     def axis(self, v: Value, fits: Callable[[Dim], bool] = lambda d: True) -> int:
-        found = [k for k, d in enumerate(v.shape) if fits(d)]
-        if not found:
+        fitting = [k for k, d in enumerate(v.shape) if fits(d)]
+        if not fitting:
             raise Unfit
-        return self.rng.choice(found)
+        return self.rng.choice(fitting)
 
     def signed(self, axis: int, rank: int) -> int:
         """An axis, from the front or the back."""
@@ -131,11 +131,11 @@ class Graph:
         return name
 
     def drawn(
-        self, shape: Sequence[int], dtype: str, most: int = 4, low: int | None = None
+        self, shape: Sequence[int], dtype: str, limit: int = 4, low: int | None = None
     ) -> Value:
         """A constant tensor of small integers."""
-        first = (0 if dtype.startswith(("u", "b")) else -most) if low is None else low
-        last = 1 if dtype == "bool" else most
+        first = (0 if dtype.startswith(("u", "b")) else -limit) if low is None else low
+        last = 1 if dtype == "bool" else limit
         source = np.random.default_rng(self.rng.randrange(1 << 30))
         array = source.integers(first, last, shape, endpoint=True)
         name = self.constant(array, dtype)
@@ -149,21 +149,28 @@ class Graph:
         shape: Iterable[Dim],
         *,
         exact: bool = True,
-        most: float = 1.0,
-        least: float | None = None,
+        magnitude: float = 1.0,
+        minimum: float | None = None,
         outputs: int = 1,
-        at: int = 0,
+        output_index: int = 0,
         **attrs: Any,
     ) -> Value:
-        """Append a node; its value is output `at` of `outputs`."""
+        """Append a node; its value is output `output_index` of `outputs`."""
         shape = tuple(shape)
-        most = min(most, LIMITS.get(dtype, most)) if not exact else most
-        if most > LIMITS.get(dtype, MOST) or most > MOST or size(shape) > ELEMENTS:
+        magnitude = min(magnitude, LIMITS.get(dtype, magnitude)) if not exact else magnitude
+        if magnitude > LIMITS.get(dtype, MOST) or magnitude > MOST or size(shape) > ELEMENTS:
             raise Unfit
         names = [x if isinstance(x, str) else x.name for x in inputs]
         outs = [self.whole.name("v") for _ in range(outputs)]
         self.nodes.append(helper.make_node(op, names, outs, **attrs))
-        value = Value(outs[at], dtype, shape, exact, most, -most if least is None else least)
+        value = Value(
+            outs[output_index],
+            dtype,
+            shape,
+            exact,
+            magnitude,
+            -magnitude if minimum is None else minimum,
+        )
         self.values.append(value)
         return value
 
@@ -178,24 +185,26 @@ class Graph:
     def scalar(self, v: Value) -> Value:
         """The sum of a value's elements, an exact number that data decides."""
         if v.dtype == "bool":
-            v = self.emit("Cast", [v], "int64", v.shape, most=1, to=TensorProto.INT64)
+            v = self.emit("Cast", [v], "int64", v.shape, magnitude=1, to=TensorProto.INT64)
         count = max(size(v.shape), 1)
         return self.emit(
-            "ReduceSum", [v], v.dtype, (), exact=v.exact, most=v.most * count, keepdims=0
+            "ReduceSum", [v], v.dtype, (), exact=v.exact, magnitude=v.magnitude * count, keepdims=0
         )
 
     def truth(self) -> Value:
         """A bool that data decides."""
-        total = self.scalar(self.numbers(lambda v: v.exact and v.most < 1000))
+        total = self.scalar(self.numbers(lambda v: v.exact and v.magnitude < 1000))
         limit = self.constant(self.rng.randint(-3, 3), total.dtype)
         return self.emit(self.one_of("Less", "Greater"), [total, limit], "bool", ())
 
-    def count(self, most: int) -> Value:
-        """A small int64 from 0 to `most` that data decides."""
-        total = self.scalar(self.numbers(lambda v: v.exact and v.most < 1000))
-        whole = self.emit("Cast", [total], "int64", (), most=total.most, to=TensorProto.INT64)
-        limit = self.constant(most + 1, "int64")
-        return self.emit("Mod", [whole, limit], "int64", (), most=most, least=0)
+    def count(self, maximum: int) -> Value:
+        """A small int64 from 0 to `maximum` that data decides."""
+        total = self.scalar(self.numbers(lambda v: v.exact and v.magnitude < 1000))
+        whole = self.emit(
+            "Cast", [total], "int64", (), magnitude=total.magnitude, to=TensorProto.INT64
+        )
+        limit = self.constant(maximum + 1, "int64")
+        return self.emit("Mod", [whole, limit], "int64", (), magnitude=maximum, minimum=0)
 
     def node(self) -> None:
         """Append an operator."""
@@ -205,11 +214,11 @@ class Graph:
             recipe = RECIPES[self.rng.choices(names, weights)[0]]
             if recipe.nests and self.depth >= 2:
                 continue
-            held = len(self.nodes), len(self.values)
+            lengths = len(self.nodes), len(self.values)
             try:
                 recipe.make(self)
             except Unfit:
-                del self.nodes[held[0] :], self.values[held[1] :]
+                del self.nodes[lengths[0] :], self.values[lengths[1] :]
                 continue
             return
 
@@ -276,30 +285,42 @@ GROWING = ("Elu", "LeakyRelu", "Softplus", "HardSwish", "Celu", "Selu", "Gelu", 
 @recipe(2)
 def smooth(g: Graph) -> Value:
     op = g.rng.choice(list(SMOOTH))
-    x = g.pick(lambda v: v.dtype == "float32" and v.most <= 1e3)
-    return g.emit(op, [x], x.dtype, x.shape, exact=False, most=SMOOTH[op])
+    x = g.pick(lambda v: v.dtype == "float32" and v.magnitude <= 1e3)
+    return g.emit(op, [x], x.dtype, x.shape, exact=False, magnitude=SMOOTH[op])
 
 
 @recipe(1)
 def growing(g: Graph) -> Value:
-    x = g.pick(lambda v: v.dtype == "float32" and v.most <= 1e3)
-    return g.emit(g.rng.choice(GROWING), [x], x.dtype, x.shape, exact=False, most=2 * x.most + 1)
+    x = g.pick(lambda v: v.dtype == "float32" and v.magnitude <= 1e3)
+    return g.emit(
+        g.rng.choice(GROWING), [x], x.dtype, x.shape, exact=False, magnitude=2 * x.magnitude + 1
+    )
 
 
 @recipe(1)
 def exponential(g: Graph) -> Value:
-    x = g.floats(lambda v: v.most <= 4)
-    return g.emit("Exp", [x], x.dtype, x.shape, exact=False, most=60, least=0)
+    x = g.floats(lambda v: v.magnitude <= 4)
+    return g.emit("Exp", [x], x.dtype, x.shape, exact=False, magnitude=60, minimum=0)
 
 
 @recipe(1)
 def root(g: Graph) -> Value:
-    x = g.floats(lambda v: v.exact or v.least >= 1)
-    size_ = g.emit("Abs", [x], x.dtype, x.shape, exact=x.exact, most=x.most, least=0)
-    one = g.constant(1, x.dtype)
-    more = g.emit("Add", [size_, one], x.dtype, x.shape, exact=x.exact, most=x.most + 1, least=1)
+    x = g.floats(lambda v: v.exact or v.minimum >= 1)
+    size_ = g.emit("Abs", [x], x.dtype, x.shape, exact=x.exact, magnitude=x.magnitude, minimum=0)
+    one_constant = g.constant(1, x.dtype)
+    shifted = g.emit(
+        "Add",
+        [size_, one_constant],
+        x.dtype,
+        x.shape,
+        exact=x.exact,
+        magnitude=x.magnitude + 1,
+        minimum=1,
+    )
     op = g.one_of("Sqrt", "Log", "Reciprocal")
-    return g.emit(op, [more], x.dtype, x.shape, exact=False, most=max(1, x.most**0.5 + 1))
+    return g.emit(
+        op, [shifted], x.dtype, x.shape, exact=False, magnitude=max(1, x.magnitude**0.5 + 1)
+    )
 
 
 @recipe(3)
@@ -311,8 +332,8 @@ def exact_unary(g: Graph) -> Value:
     if op in ("Floor", "Ceil", "Round"):
         x = g.floats(lambda v: v.exact)
         half = g.constant(g.one_of(0.5, 0.25, 2.0), x.dtype)
-        part = g.emit("Mul", [x, half], x.dtype, x.shape, most=2 * x.most)
-        return g.emit(op, [part], x.dtype, x.shape, most=2 * x.most)
+        part = g.emit("Mul", [x, half], x.dtype, x.shape, magnitude=2 * x.magnitude)
+        return g.emit(op, [part], x.dtype, x.shape, magnitude=2 * x.magnitude)
     x = g.pick(lambda v: v.dtype in ("float32", "float64", "int64", "int32"))
     if op == "Sign" and not x.exact:
         raise Unfit
@@ -321,8 +342,10 @@ def exact_unary(g: Graph) -> Value:
     if op == "Clip":
         low, high = g.constant(-2, x.dtype), g.constant(3, x.dtype)
         ends = g.one_of([low, high], [low], ["", high])
-        return g.emit("Clip", [x, *ends], x.dtype, x.shape, exact=x.exact, most=max(x.most, 3))
-    return g.emit(op, [x], x.dtype, x.shape, exact=x.exact, most=max(x.most, 1))
+        return g.emit(
+            "Clip", [x, *ends], x.dtype, x.shape, exact=x.exact, magnitude=max(x.magnitude, 3)
+        )
+    return g.emit(op, [x], x.dtype, x.shape, exact=x.exact, magnitude=max(x.magnitude, 1))
 
 
 @recipe(2)
@@ -333,13 +356,20 @@ def cast(g: Graph) -> Value:
     )
     if not x.exact and not to.startswith("float"):
         raise Unfit
-    if (x.most > LIMITS.get(to, MOST) and to != "bool") or (to == "uint8" and x.least < 0):
+    if (x.magnitude > LIMITS.get(to, MOST) and to != "bool") or (to == "uint8" and x.minimum < 0):
         raise Unfit
     if to == "float16" and not x.exact:
         raise Unfit
-    most = 1.0 if to == "bool" else x.most
+    magnitude = 1.0 if to == "bool" else x.magnitude
     return g.emit(
-        "Cast", [x], to, x.shape, exact=x.exact, most=most, least=max(x.least, -most), to=CODES[to]
+        "Cast",
+        [x],
+        to,
+        x.shape,
+        exact=x.exact,
+        magnitude=magnitude,
+        minimum=max(x.minimum, -magnitude),
+        to=CODES[to],
     )
 
 
@@ -354,8 +384,8 @@ def other(g: Graph, x: Value, exact: bool = False) -> Value:
                 continue
             return y
     shape = [d if isinstance(d, int) and g.rng.random() < 0.7 else 1 for d in x.shape]
-    cut = g.rng.randint(0, len(shape))
-    return g.drawn(shape[cut:], x.dtype)
+    dropped = g.rng.randint(0, len(shape))
+    return g.drawn(shape[dropped:], x.dtype)
 
 
 @recipe(6)
@@ -367,10 +397,12 @@ def arithmetic(g: Graph) -> Value:
     y = other(g, x)
     shape = broadcast(x.shape, y.shape)
     exact = x.exact and y.exact and op != "Mean"
-    most = x.most * y.most if op == "Mul" else x.most + y.most
+    magnitude = x.magnitude * y.magnitude if op == "Mul" else x.magnitude + y.magnitude
     pair = g.one_of((x, y), (y, x))
-    least = min(x.least, y.least) if op == "Min" else None
-    return g.emit(op, pair, x.dtype, shape, exact=exact, most=max(most, 1), least=least)
+    minimum = min(x.minimum, y.minimum) if op == "Min" else None
+    return g.emit(
+        op, pair, x.dtype, shape, exact=exact, magnitude=max(magnitude, 1), minimum=minimum
+    )
 
 
 @recipe(2)
@@ -378,19 +410,25 @@ def division(g: Graph) -> Value:
     x = g.numbers()
     if x.is_float:
         y = g.constant(g.one_of(2, 3, -4, 0.5), x.dtype)
-        return g.emit("Div", [x, y], x.dtype, x.shape, exact=False, most=2 * x.most)
+        return g.emit("Div", [x, y], x.dtype, x.shape, exact=False, magnitude=2 * x.magnitude)
     y = g.constant(g.one_of(2, 3, 7), x.dtype)
     if g.rng.random() < 0.5:
-        return g.emit("Mod", [x, y], x.dtype, x.shape, most=6, least=0)
-    x = g.emit("Abs", [x], x.dtype, x.shape, most=x.most, least=0)
-    return g.emit("Div", [x, y], x.dtype, x.shape, most=x.most, least=0)
+        return g.emit("Mod", [x, y], x.dtype, x.shape, magnitude=6, minimum=0)
+    x = g.emit("Abs", [x], x.dtype, x.shape, magnitude=x.magnitude, minimum=0)
+    return g.emit("Div", [x, y], x.dtype, x.shape, magnitude=x.magnitude, minimum=0)
 
 
 @recipe(1)
 def power(g: Graph) -> Value:
-    x = g.floats(lambda v: v.most < 100)
+    x = g.floats(lambda v: v.magnitude < 100)
     return g.emit(
-        "Pow", [x, g.constant(2, x.dtype)], x.dtype, x.shape, exact=x.exact, most=x.most**2, least=0
+        "Pow",
+        [x, g.constant(2, x.dtype)],
+        x.dtype,
+        x.shape,
+        exact=x.exact,
+        magnitude=x.magnitude**2,
+        minimum=0,
     )
 
 
@@ -418,7 +456,12 @@ def where(g: Graph) -> Value:
     y = other(g, x)
     shape = broadcast(broadcast(c.shape, x.shape), y.shape)
     return g.emit(
-        "Where", [c, x, y], x.dtype, shape, exact=x.exact and y.exact, most=max(x.most, y.most)
+        "Where",
+        [c, x, y],
+        x.dtype,
+        shape,
+        exact=x.exact and y.exact,
+        magnitude=max(x.magnitude, y.magnitude),
     )
 
 
@@ -439,16 +482,18 @@ def reduction(g: Graph) -> Value:
     keep = g.rng.randint(0, 1)
     shape = [1 if k in axes else d for k, d in enumerate(x.shape) if keep or k not in axes]
     count = max(size(picked), 1)
-    most = {"ReduceMean": x.most, "ReduceMax": x.most, "ReduceMin": x.most}.get(op, x.most * count)
+    magnitude = {"ReduceMean": x.magnitude, "ReduceMax": x.magnitude, "ReduceMin": x.magnitude}.get(
+        op, x.magnitude * count
+    )
     if op == "ReduceSumSquare":
-        most = x.most**2 * count
-    given = [g.signed(a, x.rank) for a in axes]
+        magnitude = x.magnitude**2 * count
+    signed_axes = [g.signed(a, x.rank) for a in axes]
     if len(axes) == x.rank and g.rng.random() < 0.4:
         operands: list[Value | str] = [x]
     else:
-        operands = [x, g.constant(given, "int64")]
+        operands = [x, g.constant(signed_axes, "int64")]
     exact = x.exact and op != "ReduceMean"
-    return g.emit(op, operands, x.dtype, shape, exact=exact, most=most, keepdims=keep)
+    return g.emit(op, operands, x.dtype, shape, exact=exact, magnitude=magnitude, keepdims=keep)
 
 
 @recipe(1)
@@ -459,26 +504,30 @@ def place_of(g: Graph) -> Value:
     shape = [1 if k == axis else d for k, d in enumerate(x.shape) if keep or k != axis]
     op = g.one_of("ArgMax", "ArgMin")
     attrs = {"axis": g.signed(axis, x.rank), "keepdims": keep}
-    return g.emit(op, [x], "int64", shape, most=size([x.shape[axis]]), least=0, **attrs)
+    return g.emit(op, [x], "int64", shape, magnitude=size([x.shape[axis]]), minimum=0, **attrs)
 
 
 @recipe(1.5)
 def cumulative(g: Graph) -> Value:
     x = g.floats(lambda v: v.rank > 0)
     axis = g.axis(x)
-    most = x.most * max(size([x.shape[axis]]), 1)
-    at = g.constant(g.signed(axis, x.rank), "int64")
+    magnitude = x.magnitude * max(size([x.shape[axis]]), 1)
+    axis_constant = g.constant(g.signed(axis, x.rank), "int64")
     attrs = {"exclusive": g.rng.randint(0, 1), "reverse": g.rng.randint(0, 1)}
-    return g.emit("CumSum", [x, at], x.dtype, x.shape, exact=x.exact, most=most, **attrs)
+    return g.emit(
+        "CumSum", [x, axis_constant], x.dtype, x.shape, exact=x.exact, magnitude=magnitude, **attrs
+    )
 
 
 @recipe(1.5)
 def probabilities(g: Graph) -> Value:
-    x = g.floats(lambda v: v.rank > 0 and v.most < 200)
+    x = g.floats(lambda v: v.rank > 0 and v.magnitude < 200)
     axis = g.axis(x)
     op = g.one_of("Softmax", "LogSoftmax")
-    most = 1.0 if op == "Softmax" else 500.0
-    return g.emit(op, [x], x.dtype, x.shape, exact=False, most=most, axis=g.signed(axis, x.rank))
+    magnitude = 1.0 if op == "Softmax" else 500.0
+    return g.emit(
+        op, [x], x.dtype, x.shape, exact=False, magnitude=magnitude, axis=g.signed(axis, x.rank)
+    )
 
 
 # ---- shapes ------------------------------------------------------------------------------------
@@ -488,7 +537,16 @@ def kept(
     g: Graph, op: str, x: Value, inputs: Sequence[Value | str], shape: Sequence[Dim], **a: Any
 ) -> Value:
     """An operator that only moves elements."""
-    return g.emit(op, [x, *inputs], x.dtype, shape, exact=x.exact, most=x.most, least=x.least, **a)
+    return g.emit(
+        op,
+        [x, *inputs],
+        x.dtype,
+        shape,
+        exact=x.exact,
+        magnitude=x.magnitude,
+        minimum=x.minimum,
+        **a,
+    )
 
 
 @recipe(2)
@@ -536,12 +594,12 @@ def rank_changes(g: Graph) -> Value:
         x = g.pick(lambda v: v.rank < 4)
         axis = g.rng.randint(0, x.rank)
         shape = [*x.shape[:axis], 1, *x.shape[axis:]]
-        at = g.constant([g.signed(axis, x.rank + 1)], "int64")
-        return kept(g, "Unsqueeze", x, [at], shape)
+        axes_constant = g.constant([g.signed(axis, x.rank + 1)], "int64")
+        return kept(g, "Unsqueeze", x, [axes_constant], shape)
     x = g.pick(lambda v: 1 in v.shape)
     axis = g.axis(x, lambda d: d == 1)
-    at = g.constant([g.signed(axis, x.rank)], "int64")
-    return kept(g, "Squeeze", x, [at], [*x.shape[:axis], *x.shape[axis + 1 :]])
+    axes_constant = g.constant([g.signed(axis, x.rank)], "int64")
+    return kept(g, "Squeeze", x, [axes_constant], [*x.shape[:axis], *x.shape[axis + 1 :]])
 
 
 @recipe(2)
@@ -550,8 +608,11 @@ def concat(g: Graph) -> Value:
     axis = g.axis(x, lambda d: isinstance(d, int))
     parts = [x]
     for v in g.visible():
-        same = v.dtype == x.dtype and v.rank == x.rank and isinstance(v.shape[axis], int)
-        if same and v.shape[:axis] + v.shape[axis + 1 :] == x.shape[:axis] + x.shape[axis + 1 :]:
+        is_compatible = v.dtype == x.dtype and v.rank == x.rank and isinstance(v.shape[axis], int)
+        if (
+            is_compatible
+            and v.shape[:axis] + v.shape[axis + 1 :] == x.shape[:axis] + x.shape[axis + 1 :]
+        ):
             parts.append(v)
     parts = g.rng.sample(parts, min(len(parts), g.rng.randint(1, 3)))
     extent = sum(int(p.shape[axis]) for p in parts)
@@ -562,8 +623,8 @@ def concat(g: Graph) -> Value:
         x.dtype,
         shape,
         exact=all(p.exact for p in parts),
-        most=max(p.most for p in parts),
-        least=min(p.least for p in parts),
+        magnitude=max(p.magnitude for p in parts),
+        minimum=min(p.minimum for p in parts),
         axis=g.signed(axis, x.rank),
     )
 
@@ -577,10 +638,12 @@ def split(g: Graph) -> Value:
     first = g.rng.randint(0, extent)
     sizes = [first, extent - first]
     shapes = [[*x.shape[:axis], n, *x.shape[axis + 1 :]] for n in sizes]
-    at = g.rng.randint(0, 1)
+    part_index = g.rng.randint(0, 1)
     inputs = [g.constant(sizes, "int64")]
     attrs = {"axis": g.signed(axis, x.rank)}
-    return kept(g, "Split", x, inputs, shapes[at], outputs=2, at=at, **attrs)
+    return kept(
+        g, "Split", x, inputs, shapes[part_index], outputs=2, output_index=part_index, **attrs
+    )
 
 
 @recipe(2)
@@ -592,22 +655,22 @@ def slices(g: Graph) -> Value:
     step = g.one_of(1, 1, 2, -1, -2)
     if step < 0 and g.rng.random() < 0.5:
         start, end = (1 << 40), -(1 << 40)
-    taken: Dim
-    taken = len(range(extent)[start:end:step]) if isinstance(extent, int) else g.unknown()
+    sliced: Dim
+    sliced = len(range(extent)[start:end:step]) if isinstance(extent, int) else g.unknown()
     inputs = [g.constant([v], "int64") for v in (start, end, g.signed(axis, x.rank), step)]
-    return kept(g, "Slice", x, inputs, [*x.shape[:axis], taken, *x.shape[axis + 1 :]])
+    return kept(g, "Slice", x, inputs, [*x.shape[:axis], sliced, *x.shape[axis + 1 :]])
 
 
 @recipe(2)
 def gather(g: Graph) -> Value:
     x = g.pick(lambda v: v.rank > 0)
     axis = g.axis(x, lambda d: d == "M" or (isinstance(d, int) and d > 0))
-    most = min(SIZES["M"]) if x.shape[axis] == "M" else int(x.shape[axis])
+    limit = min(SIZES["M"]) if x.shape[axis] == "M" else int(x.shape[axis])
     shape = [g.rng.randint(0, 3) for _ in range(g.rng.randint(0, 2))]
     source = np.random.default_rng(g.rng.randrange(1 << 30))
-    which = g.constant(source.integers(-most, most, shape), g.one_of("int64", "int32"))
+    indices = g.constant(source.integers(-limit, limit, shape), g.one_of("int64", "int32"))
     result = [*x.shape[:axis], *shape, *x.shape[axis + 1 :]]
-    return kept(g, "Gather", x, [which], result, axis=g.signed(axis, x.rank))
+    return kept(g, "Gather", x, [indices], result, axis=g.signed(axis, x.rank))
 
 
 @recipe(1)
@@ -616,14 +679,14 @@ def gather_elements(g: Graph) -> Value:
     axis = g.axis(x)
     shape = [int(d) for d in x.shape]
     shape[axis] = g.rng.randint(1, 4)
-    which = g.drawn(shape, "int64", most=int(x.shape[axis]) - 1, low=0)
-    return kept(g, "GatherElements", x, [which], shape, axis=g.signed(axis, x.rank))
+    indices = g.drawn(shape, "int64", limit=int(x.shape[axis]) - 1, low=0)
+    return kept(g, "GatherElements", x, [indices], shape, axis=g.signed(axis, x.rank))
 
 
 @recipe(1)
 def scatter(g: Graph) -> Value:
     x = g.pick(lambda v: v.rank > 0 and v.static and 0 not in v.shape and v.dtype == "float32")
-    axis, how = g.axis(x), g.one_of("none", "add", "max")
+    axis, reduction_name = g.axis(x), g.one_of("none", "add", "max")
     rows = g.rng.randint(1, int(x.shape[axis]))
     order = g.rng.sample(range(int(x.shape[axis])), rows)
     shape = [int(d) for d in x.shape]
@@ -633,9 +696,15 @@ def scatter(g: Graph) -> Value:
     )
     updates = g.drawn(shape, x.dtype)
     inputs = [g.constant(index, "int64"), updates]
-    attrs = {"axis": g.signed(axis, x.rank), "reduction": how}
+    attrs = {"axis": g.signed(axis, x.rank), "reduction": reduction_name}
     return g.emit(
-        "ScatterElements", [x, *inputs], x.dtype, x.shape, exact=x.exact, most=x.most + 4, **attrs
+        "ScatterElements",
+        [x, *inputs],
+        x.dtype,
+        x.shape,
+        exact=x.exact,
+        magnitude=x.magnitude + 4,
+        **attrs,
     )
 
 
@@ -644,12 +713,17 @@ def scatter_nd(g: Graph) -> Value:
     x = g.pick(lambda v: v.rank > 0 and v.dtype == "float32" and v.shape[0] not in (0, "N"))
     if not all(isinstance(d, int) for d in x.shape[1:]) or str(x.shape[0]).startswith("?"):
         raise Unfit
-    most = min(SIZES["M"]) if x.shape[0] == "M" else int(x.shape[0])
-    rows = g.rng.sample(range(most), g.rng.randint(1, most))
+    row_count = min(SIZES["M"]) if x.shape[0] == "M" else int(x.shape[0])
+    rows = g.rng.sample(range(row_count), g.rng.randint(1, row_count))
     updates = g.drawn([len(rows), *(int(d) for d in x.shape[1:])], x.dtype)
     index = g.constant([[r] for r in rows], "int64")
     return g.emit(
-        "ScatterND", [x, index, updates], x.dtype, x.shape, exact=x.exact, most=max(x.most, 4)
+        "ScatterND",
+        [x, index, updates],
+        x.dtype,
+        x.shape,
+        exact=x.exact,
+        magnitude=max(x.magnitude, 4),
     )
 
 
@@ -658,9 +732,9 @@ def pad(g: Graph) -> Value:
     x = g.pick(lambda v: v.rank > 0 and v.dtype in ("float32", "float64", "int64", "int32"))
     axis, mode = g.axis(x, lambda d: isinstance(d, int)), g.one_of("constant", "edge", "reflect")
     extent = int(x.shape[axis])
-    most = 2 if mode != "reflect" else max(extent - 1, 0)
+    limit = 2 if mode != "reflect" else max(extent - 1, 0)
     low = -extent if mode == "constant" and extent and g.rng.random() < 0.2 else 0
-    before, after = g.rng.randint(max(low, -1), min(most, 2)), g.rng.randint(0, min(most, 2))
+    before, after = g.rng.randint(max(low, -1), min(limit, 2)), g.rng.randint(0, min(limit, 2))
     if (extent == 0 and mode != "constant") or extent + before + after < 0:
         raise Unfit
     if mode != "constant" and any(d != x.shape[axis] and d in (0, "N") for d in x.shape):
@@ -672,7 +746,9 @@ def pad(g: Graph) -> Value:
         inputs.append(g.constant(2, x.dtype))
     shape = [*x.shape[:axis], extent + before + after, *x.shape[axis + 1 :]]
     exact = x.exact
-    return g.emit("Pad", [x, *inputs], x.dtype, shape, exact=exact, most=max(x.most, 2), mode=mode)
+    return g.emit(
+        "Pad", [x, *inputs], x.dtype, shape, exact=exact, magnitude=max(x.magnitude, 2), mode=mode
+    )
 
 
 @recipe(1)
@@ -719,24 +795,24 @@ def one_hot(g: Graph) -> Value:
     axis = g.rng.randint(0, x.rank)
     shape = [*x.shape[:axis], depth, *x.shape[axis:]]
     inputs = [x, g.constant(depth, "int64"), g.constant([-1, 2], "float32")]
-    return g.emit("OneHot", inputs, "float32", shape, most=2, axis=g.signed(axis, x.rank + 1))
+    return g.emit("OneHot", inputs, "float32", shape, magnitude=2, axis=g.signed(axis, x.rank + 1))
 
 
 @recipe(1)
 def shape_of(g: Graph) -> Value:
     x = g.pick()
     if g.rng.random() < 0.3:
-        return g.emit("Size", [x], "int64", (), most=ELEMENTS, least=0)
-    return g.emit("Shape", [x], "int64", (x.rank,), most=ELEMENTS, least=0)
+        return g.emit("Size", [x], "int64", (), magnitude=ELEMENTS, minimum=0)
+    return g.emit("Shape", [x], "int64", (x.rank,), magnitude=ELEMENTS, minimum=0)
 
 
 @recipe(1)
 def filled(g: Graph) -> Value:
     """A constant of another value's shape, reshaped to it, or expanded to it."""
     x = g.pick(lambda v: v.rank > 0)
-    shape = g.emit("Shape", [x], "int64", (x.rank,), most=ELEMENTS, least=0)
+    shape = g.emit("Shape", [x], "int64", (x.rank,), magnitude=ELEMENTS, minimum=0)
     fill = numpy_helper.from_array(np.array([2], np.float32))
-    return g.emit("ConstantOfShape", [shape], "float32", x.shape, most=2, value=fill)
+    return g.emit("ConstantOfShape", [shape], "float32", x.shape, magnitude=2, value=fill)
 
 
 @recipe(0.7)
@@ -744,7 +820,7 @@ def expand_like(g: Graph) -> Value:
     x, like = g.pick(lambda v: v.rank == 0 or set(v.shape) == {1}), g.pick(lambda v: v.rank > 0)
     if x.rank > like.rank:
         raise Unfit
-    shape = g.emit("Shape", [like], "int64", (like.rank,), most=ELEMENTS, least=0)
+    shape = g.emit("Shape", [like], "int64", (like.rank,), magnitude=ELEMENTS, minimum=0)
     return kept(g, "Expand", x, [shape], like.shape)
 
 
@@ -755,7 +831,7 @@ def expand_like(g: Graph) -> Value:
 def product(g: Graph) -> Value:
     x = g.floats(lambda v: v.rank > 0 and isinstance(v.shape[-1], int))
     inner, columns = int(x.shape[-1]), g.rng.randint(0 if g.rng.random() < 0.1 else 1, 5)
-    most = x.most * 4 * max(inner, 1)
+    magnitude = x.magnitude * 4 * max(inner, 1)
     if x.rank == 2 and g.rng.random() < 0.4 and x.dtype == "float32":
         turned = g.rng.randint(0, 1)
         w = g.drawn([columns, inner] if turned else [inner, columns], x.dtype)
@@ -768,14 +844,14 @@ def product(g: Graph) -> Value:
             x.dtype,
             shape,
             exact=x.exact,
-            most=2 * most + 4,
+            magnitude=2 * magnitude + 4,
             transB=turned,
             alpha=alpha,
         )
     lead = [g.rng.randint(1, 2)] if x.rank == 2 and g.rng.random() < 0.2 else []
     w = g.drawn([*lead, inner, columns], x.dtype)
     shape = [*lead, *x.shape[:-1], columns]
-    return g.emit("MatMul", [x, w], x.dtype, shape, exact=x.exact, most=max(most, 1))
+    return g.emit("MatMul", [x, w], x.dtype, shape, exact=x.exact, magnitude=max(magnitude, 1))
 
 
 @recipe(1.5)
@@ -783,8 +859,10 @@ def product_of_two(g: Graph) -> Value:
     x = g.floats(lambda v: v.rank > 1)
     y = g.pick(lambda v: v.dtype == x.dtype and v.rank > 1 and v.shape[-2] == x.shape[-1])
     shape = [*broadcast(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-1]]
-    most = x.most * y.most * max(size([x.shape[-1]]), 1)
-    return g.emit("MatMul", [x, y], x.dtype, shape, exact=x.exact and y.exact, most=max(most, 1))
+    magnitude = x.magnitude * y.magnitude * max(size([x.shape[-1]]), 1)
+    return g.emit(
+        "MatMul", [x, y], x.dtype, shape, exact=x.exact and y.exact, magnitude=max(magnitude, 1)
+    )
 
 
 @recipe(1)
@@ -795,24 +873,30 @@ def einsum(g: Graph) -> Value:
     i, j, k = x.shape[0], x.shape[1], y.shape[1]
     extents = {"i": i, "j": j, "k": k}
     shape = [extents[c] for c in equation.split(">")[1]]
-    most = x.most * y.most * max(size([i, j, k]), 1)
+    magnitude = x.magnitude * y.magnitude * max(size([i, j, k]), 1)
     exact = x.exact and y.exact
     return g.emit(
-        "Einsum", [x, y], x.dtype, shape, exact=exact, most=max(most, 1), equation=equation
+        "Einsum",
+        [x, y],
+        x.dtype,
+        shape,
+        exact=exact,
+        magnitude=max(magnitude, 1),
+        equation=equation,
     )
 
 
 def picture(g: Graph) -> Value:
     """A value of rank 4 with numbers as channels, height and width; made if there is none."""
-    found = [
+    pictures = [
         v
         for v in g.visible()
         if v.dtype == "float32"
         and v.rank == 4
         and all(isinstance(d, int) and d for d in v.shape[1:])
     ]
-    if found and g.rng.random() < 0.8:
-        return g.rng.choice(found)
+    if pictures and g.rng.random() < 0.8:
+        return g.rng.choice(pictures)
     x = g.pick(lambda v: v.dtype == "float32" and v.static and size(v.shape) >= 4)
     total = size(x.shape)
     channels = g.rng.choice([c for c in (1, 2, 3, 4) if total % c == 0])
@@ -848,9 +932,9 @@ def convolution(g: Graph) -> Value:
     channels = int(x.shape[1])
     groups = channels if g.rng.random() < 0.25 else 1
     filters = groups * g.rng.randint(1, 3)
-    w = g.drawn([filters, channels // groups, *kernel], x.dtype, most=2)
+    w = g.drawn([filters, channels // groups, *kernel], x.dtype, limit=2)
     bias = [g.drawn([filters], x.dtype)] if g.rng.random() < 0.5 else []
-    most = x.most * 2 * channels // groups * kernel[0] * kernel[1] + 4
+    magnitude = x.magnitude * 2 * channels // groups * kernel[0] * kernel[1] + 4
     shape = [x.shape[0], filters, *out]
     return g.emit(
         "Conv",
@@ -858,7 +942,7 @@ def convolution(g: Graph) -> Value:
         x.dtype,
         shape,
         exact=x.exact,
-        most=most,
+        magnitude=magnitude,
         strides=strides,
         dilations=dilations,
         pads=pads,
@@ -873,12 +957,18 @@ def turned_convolution(g: Graph) -> Value:
     kernel = [g.rng.randint(1, 3) for _ in range(2)]
     strides = [g.rng.randint(1, 2) for _ in range(2)]
     filters = g.rng.randint(1, 3)
-    w = g.drawn([int(x.shape[1]), filters, *kernel], x.dtype, most=2)
+    w = g.drawn([int(x.shape[1]), filters, *kernel], x.dtype, limit=2)
     out = [(int(d) - 1) * s + k for d, s, k in zip(x.shape[2:], strides, kernel, strict=True)]
-    most = x.most * 2 * int(x.shape[1]) * kernel[0] * kernel[1]
+    magnitude = x.magnitude * 2 * int(x.shape[1]) * kernel[0] * kernel[1]
     shape = [x.shape[0], filters, *out]
     return g.emit(
-        "ConvTranspose", [x, w], x.dtype, shape, exact=x.exact, most=max(most, 1), strides=strides
+        "ConvTranspose",
+        [x, w],
+        x.dtype,
+        shape,
+        exact=x.exact,
+        magnitude=max(magnitude, 1),
+        strides=strides,
     )
 
 
@@ -888,7 +978,7 @@ def pooling(g: Graph) -> Value:
     op = g.one_of("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
     if op.startswith("Global"):
         exact = x.exact and op == "GlobalMaxPool"
-        return g.emit(op, [x], x.dtype, [*x.shape[:2], 1, 1], exact=exact, most=x.most)
+        return g.emit(op, [x], x.dtype, [*x.shape[:2], 1, 1], exact=exact, magnitude=x.magnitude)
     kernel, strides, _, pads, _ = window(g, x)
     out = []
     for d, k, s, a, b in zip(x.shape[2:], kernel, strides, pads[:2], pads[2:], strict=True):
@@ -900,28 +990,37 @@ def pooling(g: Graph) -> Value:
     if op == "AveragePool":
         attrs["count_include_pad"] = g.rng.randint(0, 1)
     exact = x.exact and op == "MaxPool"
-    return g.emit(op, [x], x.dtype, [*x.shape[:2], *out], exact=exact, most=x.most, **attrs)
+    return g.emit(
+        op, [x], x.dtype, [*x.shape[:2], *out], exact=exact, magnitude=x.magnitude, **attrs
+    )
 
 
 @recipe(1)
 def normalisation(g: Graph) -> Value:
     op = g.one_of("BatchNormalization", "InstanceNormalization", "LayerNormalization")
     if op == "LayerNormalization":
-        x = g.pick(lambda v: v.dtype == "float32" and v.rank > 0 and v.exact and v.most < 1e3)
+        x = g.pick(lambda v: v.dtype == "float32" and v.rank > 0 and v.exact and v.magnitude < 1e3)
         if not isinstance(x.shape[-1], int) or x.shape[-1] == 0:
             raise Unfit
         scale = g.drawn([x.shape[-1]], x.dtype)
-        return g.emit(op, [x, scale], x.dtype, x.shape, exact=False, most=100, epsilon=0.1)
+        return g.emit(op, [x, scale], x.dtype, x.shape, exact=False, magnitude=100, epsilon=0.1)
     x = picture(g)
-    if x.most > 1e3 or not x.exact:
+    if x.magnitude > 1e3 or not x.exact:
         raise Unfit
     channels = int(x.shape[1])
     scale, bias = g.drawn([channels], x.dtype), g.drawn([channels], x.dtype)
     if op == "InstanceNormalization":
-        return g.emit(op, [x, scale, bias], x.dtype, x.shape, exact=False, most=200, epsilon=0.1)
+        return g.emit(
+            op, [x, scale, bias], x.dtype, x.shape, exact=False, magnitude=200, epsilon=0.1
+        )
     mean, var = g.drawn([channels], x.dtype), g.drawn([channels], x.dtype, low=1)
     return g.emit(
-        op, [x, scale, bias, mean, var], x.dtype, x.shape, exact=False, most=4 * x.most + 30
+        op,
+        [x, scale, bias, mean, var],
+        x.dtype,
+        x.shape,
+        exact=False,
+        magnitude=4 * x.magnitude + 30,
     )
 
 
@@ -939,7 +1038,7 @@ def resize(g: Graph) -> Value:
         x.dtype,
         shape,
         exact=exact,
-        most=x.most,
+        magnitude=x.magnitude,
         mode=mode,
         coordinate_transformation_mode=g.one_of("asymmetric", "half_pixel"),
         nearest_mode="floor",
@@ -961,18 +1060,18 @@ def space(g: Graph) -> Value:
 
 @recipe(0.6)
 def recurrent(g: Graph) -> Value:
-    x = g.pick(lambda v: v.dtype == "float32" and v.rank == 3 and v.most < 50)
+    x = g.pick(lambda v: v.dtype == "float32" and v.rank == 3 and v.magnitude < 50)
     steps, rows, inputs = x.shape
     if not isinstance(inputs, int) or inputs == 0 or steps == 0 or steps == "N":
         raise Unfit
     g.whole.deadly |= empty_runs(x)
     op, gates = g.one_of(("LSTM", 4), ("GRU", 3), ("RNN", 1))
-    hidden, both = g.rng.randint(1, 3), g.rng.randint(1, 2)
-    w = g.drawn([both, gates * hidden, inputs], "float32", most=1)
-    r = g.drawn([both, gates * hidden, hidden], "float32", most=1)
-    direction = "bidirectional" if both == 2 else g.one_of("forward", "reverse")
-    at = g.rng.randint(0, 1)
-    shape = [steps, both, rows, hidden] if at == 0 else [both, rows, hidden]
+    hidden, directions = g.rng.randint(1, 3), g.rng.randint(1, 2)
+    w = g.drawn([directions, gates * hidden, inputs], "float32", limit=1)
+    r = g.drawn([directions, gates * hidden, hidden], "float32", limit=1)
+    direction = "bidirectional" if directions == 2 else g.one_of("forward", "reverse")
+    output_index = g.rng.randint(0, 1)
+    shape = [steps, directions, rows, hidden] if output_index == 0 else [directions, rows, hidden]
     return g.emit(
         op,
         [x, w, r],
@@ -980,7 +1079,7 @@ def recurrent(g: Graph) -> Value:
         shape,
         exact=False,
         outputs=2,
-        at=at,
+        output_index=output_index,
         hidden_size=hidden,
         direction=direction,
     )
@@ -988,10 +1087,14 @@ def recurrent(g: Graph) -> Value:
 
 @recipe(0.8)
 def quantised(g: Graph) -> Value:
-    x = g.pick(lambda v: v.dtype == "float32" and v.exact and v.most < 100)
+    x = g.pick(lambda v: v.dtype == "float32" and v.exact and v.magnitude < 100)
     scale, zero = g.constant(1.0, "float32"), g.constant(g.one_of(0, 3), "int8")
-    q = g.emit("QuantizeLinear", [x, scale, zero], "int8", x.shape, most=min(x.most + 3, 127))
-    return g.emit("DequantizeLinear", [q, scale, zero], "float32", x.shape, most=x.most + 6)
+    q = g.emit(
+        "QuantizeLinear", [x, scale, zero], "int8", x.shape, magnitude=min(x.magnitude + 3, 127)
+    )
+    return g.emit(
+        "DequantizeLinear", [q, scale, zero], "float32", x.shape, magnitude=x.magnitude + 6
+    )
 
 
 # ---- sizes that data decides -------------------------------------------------------------------
@@ -1002,10 +1105,10 @@ def places(g: Graph) -> Value:
     """The elements that are not 0."""
     x = g.pick(lambda v: v.exact and v.rank > 0 and v.dtype in ("float32", "int64", "bool"))
     n = g.unknown()
-    where_ = g.emit("NonZero", [x], "int64", [x.rank, n], most=ELEMENTS, least=0)
+    where_ = g.emit("NonZero", [x], "int64", [x.rank, n], magnitude=ELEMENTS, minimum=0)
     if g.rng.random() < 0.5:
         return where_
-    turned = g.emit("Transpose", [where_], "int64", [n, x.rank], most=ELEMENTS, perm=[1, 0])
+    turned = g.emit("Transpose", [where_], "int64", [n, x.rank], magnitude=ELEMENTS, perm=[1, 0])
     return kept(g, "GatherND", x, [turned], [n])
 
 
@@ -1037,8 +1140,10 @@ def unique(g: Graph) -> Value:
 def counted(g: Graph) -> Value:
     """0, 1, 2, ... up to a number that data decides."""
     end = g.count(5)
-    zero, one = g.constant(0, "int64"), g.constant(1, "int64")
-    return g.emit("Range", [zero, end, one], "int64", [g.unknown()], most=5, least=0)
+    zero, one_constant = g.constant(0, "int64"), g.constant(1, "int64")
+    return g.emit(
+        "Range", [zero, end, one_constant], "int64", [g.unknown()], magnitude=5, minimum=0
+    )
 
 
 @recipe(0.8)
@@ -1046,21 +1151,21 @@ def computed_slice(g: Graph) -> Value:
     x = g.pick(lambda v: v.rank > 0)
     axis = g.axis(x)
     end = g.count(4)
-    one = g.constant([0], "int64")
-    stop = g.emit("Unsqueeze", [end, one], "int64", [1], most=4, least=0)
-    start, at = g.constant([0], "int64"), g.constant([g.signed(axis, x.rank)], "int64")
+    one_constant = g.constant([0], "int64")
+    stop = g.emit("Unsqueeze", [end, one_constant], "int64", [1], magnitude=4, minimum=0)
+    start, axis_constant = g.constant([0], "int64"), g.constant([g.signed(axis, x.rank)], "int64")
     shape = [*x.shape[:axis], g.unknown(), *x.shape[axis + 1 :]]
-    return kept(g, "Slice", x, [start, stop, at], shape)
+    return kept(g, "Slice", x, [start, stop, axis_constant], shape)
 
 
 # ---- control flow ------------------------------------------------------------------------------
 
 
 def inside(g: Graph, nodes: int) -> Graph:
-    made = Graph(g.whole, g)
+    inner_graph = Graph(g.whole, g)
     for _ in range(nodes):
-        made.node()
-    return made
+        inner_graph.node()
+    return inner_graph
 
 
 def proto(
@@ -1079,11 +1184,19 @@ def info(v: Value, shaped: bool = True) -> onnx.ValueInfoProto:
 
 def named(g: Graph, v: Value) -> Value:
     """A result of an inner graph, which must be made there."""
-    held = any(v.name in n.output for n in g.nodes)
+    is_local = any(v.name in n.output for n in g.nodes)
     return (
         v
-        if held
-        else g.emit("Identity", [v], v.dtype, v.shape, exact=v.exact, most=v.most, least=v.least)
+        if is_local
+        else g.emit(
+            "Identity",
+            [v],
+            v.dtype,
+            v.shape,
+            exact=v.exact,
+            magnitude=v.magnitude,
+            minimum=v.minimum,
+        )
     )
 
 
@@ -1101,8 +1214,8 @@ def branches(g: Graph) -> Value:
         a.dtype,
         shape,
         exact=a.exact and b.exact,
-        most=max(a.most, b.most),
-        least=min(a.least, b.least),
+        magnitude=max(a.magnitude, b.magnitude),
+        minimum=min(a.minimum, b.minimum),
         then_branch=proto(yes, "yes", [], [a]),
         else_branch=proto(no, "no", [], [b]),
     )
@@ -1119,36 +1232,50 @@ def step(g: Graph, state: Value) -> Value:
         if not fits or (state.exact and not x.exact) or not state.is_float:
             continue
         total = g.emit(
-            "Add", [state, x], state.dtype, state.shape, exact=state.exact, most=state.most + x.most
+            "Add",
+            [state, x],
+            state.dtype,
+            state.shape,
+            exact=state.exact,
+            magnitude=state.magnitude + x.magnitude,
         )
-        low, high = (g.constant(v, state.dtype) for v in (-state.most, state.most))
+        low, high = (g.constant(v, state.dtype) for v in (-state.magnitude, state.magnitude))
         return g.emit(
-            "Clip", [total, low, high], state.dtype, state.shape, exact=state.exact, most=state.most
+            "Clip",
+            [total, low, high],
+            state.dtype,
+            state.shape,
+            exact=state.exact,
+            magnitude=state.magnitude,
         )
-    return g.emit("Identity", [state], state.dtype, state.shape, exact=state.exact, most=state.most)
+    return g.emit(
+        "Identity", [state], state.dtype, state.shape, exact=state.exact, magnitude=state.magnitude
+    )
 
 
 def stacked_in(g: Graph, surely: bool) -> Value:
     """A value of each iteration, to be stacked; no other result of the body. What the other extents
     of a stack are that has no row, engines do not agree about, unless they are numbers."""
     v = g.pick(lambda v: v.static or (surely and set(v.shape) <= {*SIZES, *range(99)}))
-    return g.emit("Identity", [v], v.dtype, v.shape, exact=v.exact, most=v.most, least=v.least)
+    return g.emit(
+        "Identity", [v], v.dtype, v.shape, exact=v.exact, magnitude=v.magnitude, minimum=v.minimum
+    )
 
 
 def renamed(g: Graph, v: Value) -> Value:
     """A parameter of an inner graph like the value; a dimension that data decides stays one."""
-    return Value(g.whole.name("p"), v.dtype, v.shape, v.exact, v.most, v.least)
+    return Value(g.whole.name("p"), v.dtype, v.shape, v.exact, v.magnitude, v.minimum)
 
 
 @recipe(1.5, nests=True)
 def loop(g: Graph) -> Value:
     """States, stacked results, a number of iterations that data may decide, an early exit."""
     start = g.pick(lambda v: v.dtype in ("float32", "int64"))
-    start = Value(start.name, start.dtype, start.shape, start.exact, max(start.most, 8.0))
+    start = Value(start.name, start.dtype, start.shape, start.exact, max(start.magnitude, 8.0))
     trips: Value | str
-    known, early = g.rng.randint(0, 4), g.rng.random() < 0.4
+    trip_count, early = g.rng.randint(0, 4), g.rng.random() < 0.4
     fixed = g.rng.random() < 0.5
-    trips = g.constant(known, "int64") if fixed else g.count(4)
+    trips = g.constant(trip_count, "int64") if fixed else g.count(4)
     body = Graph(g.whole, g)
     i = Value(g.whole.name("i"), "int64", (), True, 4, 0)
     going = Value(g.whole.name("going"), "bool", (), True, 1)
@@ -1157,7 +1284,7 @@ def loop(g: Graph) -> Value:
     for _ in range(g.rng.randint(0, 3)):
         body.node()
     after = step(body, state)
-    stacked = stacked_in(body, fixed and known > 0)
+    stacked = stacked_in(body, fixed and trip_count > 0)
     if early:
         limit = body.constant(g.rng.randint(0, 3), "int64")
         on = body.emit("Less", [i, limit], "bool", ())
@@ -1169,55 +1296,55 @@ def loop(g: Graph) -> Value:
         [info(i), info(going), info(state)],
         [info(v, shaped=False) for v in (on, after, stacked)],
     )
-    at = g.rng.randint(0, 1)
-    rows: Dim = known if fixed and not early else g.unknown()
+    output_index = g.rng.randint(0, 1)
+    rows: Dim = trip_count if fixed and not early else g.unknown()
     keep = g.constant(True, "bool") if g.rng.random() < 0.5 else ""
     shapes = [state.shape, (rows, *stacked.shape)]
-    like = (after, stacked)[at]
-    made = g.emit(
+    like = (after, stacked)[output_index]
+    loop_value = g.emit(
         "Loop",
         [trips, keep, start],
         like.dtype,
-        shapes[at],
+        shapes[output_index],
         exact=like.exact,
-        most=like.most,
-        least=like.least,
+        magnitude=like.magnitude,
+        minimum=like.minimum,
         outputs=2,
-        at=at,
+        output_index=output_index,
         body=inner,
     )
-    return made
+    return loop_value
 
 
 @recipe(1, nests=True)
 def scan(g: Graph) -> Value:
     start = g.pick(lambda v: v.dtype == "float32")
-    start = Value(start.name, start.dtype, start.shape, start.exact, max(start.most, 8.0))
+    start = Value(start.name, start.dtype, start.shape, start.exact, max(start.magnitude, 8.0))
     rows = g.pick(lambda v: v.rank > 0 and v.dtype in ("float32", "int64"))
     axis = g.axis(rows)
     g.whole.deadly |= empty_runs(rows)
     body = Graph(g.whole, g)
     state = renamed(g, start)
-    left = (*rows.shape[:axis], *rows.shape[axis + 1 :])
-    row = Value(g.whole.name("p"), rows.dtype, left, rows.exact, rows.most, rows.least)
+    row_shape = (*rows.shape[:axis], *rows.shape[axis + 1 :])
+    row = Value(g.whole.name("p"), rows.dtype, row_shape, rows.exact, rows.magnitude, rows.minimum)
     body.values += [state, row]
     for _ in range(g.rng.randint(0, 3)):
         body.node()
     after = step(body, state)
     stacked = stacked_in(body, rows.shape[axis] == "M" or rows.shape[axis] in range(1, 99))
     inner = proto(body, "body", [state, row], [after, stacked])
-    at = g.rng.randint(0, 1)
-    like = (after, stacked)[at]
+    output_index = g.rng.randint(0, 1)
+    like = (after, stacked)[output_index]
     return g.emit(
         "Scan",
         [start, rows],
         like.dtype,
-        [state.shape, (rows.shape[axis], *stacked.shape)][at],
+        [state.shape, (rows.shape[axis], *stacked.shape)][output_index],
         exact=like.exact,
-        most=like.most,
-        least=like.least,
+        magnitude=like.magnitude,
+        minimum=like.minimum,
         outputs=2,
-        at=at,
+        output_index=output_index,
         body=inner,
         num_scan_inputs=1,
         scan_input_axes=[axis],
@@ -1235,31 +1362,43 @@ def sequence(g: Graph) -> Value:
     axis = g.axis(x, lambda d: isinstance(d, int))
     parts = [x] + [v for v in g.visible() if (v.dtype, v.shape) == (x.dtype, x.shape)]
     parts = g.rng.sample(parts, min(len(parts), g.rng.randint(1, 3)))
-    made = g.whole.name("s")
-    g.nodes.append(helper.make_node("SequenceConstruct", [p.name for p in parts], [made]))
+    sequence_name = g.whole.name("s")
+    g.nodes.append(helper.make_node("SequenceConstruct", [p.name for p in parts], [sequence_name]))
     count = len(parts)
     if g.rng.random() < 0.5:
-        more, at = g.whole.name("s"), []
+        longer_sequence, position = g.whole.name("s"), []
         if g.rng.random() < 0.5:
-            at = [g.constant(g.rng.randint(-count, count), "int64")]
-        g.nodes.append(helper.make_node("SequenceInsert", [made, x.name, *at], [more]))
-        made, count, parts = more, count + 1, [*parts, x]
+            position = [g.constant(g.rng.randint(-count, count), "int64")]
+        g.nodes.append(
+            helper.make_node(
+                "SequenceInsert", [sequence_name, x.name, *position], [longer_sequence]
+            )
+        )
+        sequence_name, count, parts = longer_sequence, count + 1, [*parts, x]
     if count > 1 and g.rng.random() < 0.4:
-        less = g.whole.name("s")
-        at = [g.constant(g.rng.randint(-count, count - 1), "int64")]
-        g.nodes.append(helper.make_node("SequenceErase", [made, *at], [less]))
-        made, count = less, count - 1
-    exact, most = all(p.exact for p in parts), max(p.most for p in parts)
-    least = min(p.least for p in parts)
-    what = g.one_of("at", "concat", "length", "stack")
-    if what == "length":
-        return g.emit("SequenceLength", [made], "int64", (), most=count, least=0)
-    if what == "at":
+        shorter_sequence = g.whole.name("s")
+        position = [g.constant(g.rng.randint(-count, count - 1), "int64")]
+        g.nodes.append(
+            helper.make_node("SequenceErase", [sequence_name, *position], [shorter_sequence])
+        )
+        sequence_name, count = shorter_sequence, count - 1
+    exact, magnitude = all(p.exact for p in parts), max(p.magnitude for p in parts)
+    minimum = min(p.minimum for p in parts)
+    access = g.one_of("at", "concat", "length", "stack")
+    if access == "length":
+        return g.emit("SequenceLength", [sequence_name], "int64", (), magnitude=count, minimum=0)
+    if access == "at":
         k = g.constant(g.rng.randint(-count, count - 1), "int64")
         return g.emit(
-            "SequenceAt", [made, k], x.dtype, x.shape, exact=exact, most=most, least=least
+            "SequenceAt",
+            [sequence_name, k],
+            x.dtype,
+            x.shape,
+            exact=exact,
+            magnitude=magnitude,
+            minimum=minimum,
         )
-    if what == "stack":
+    if access == "stack":
         shape: list[Dim] = [*x.shape[:axis], count, *x.shape[axis:]]
         new = 1
     else:
@@ -1267,12 +1406,12 @@ def sequence(g: Graph) -> Value:
         new = 0
     return g.emit(
         "ConcatFromSequence",
-        [made],
+        [sequence_name],
         x.dtype,
         shape,
         exact=exact,
-        most=most,
-        least=least,
+        magnitude=magnitude,
+        minimum=minimum,
         axis=axis,
         new_axis=new,
     )
@@ -1283,36 +1422,38 @@ def pieces(g: Graph) -> Value:
     x = g.pick(lambda v: v.rank > 0 and v.dtype != "float16")
     axis = g.axis(x, lambda d: isinstance(d, int) and d > 0)
     extent = int(x.shape[axis])
-    each = g.rng.randint(1, extent)
-    made = g.whole.name("s")
+    piece_size = g.rng.randint(1, extent)
+    sequence_name = g.whole.name("s")
     g.nodes.append(
-        helper.make_node("SplitToSequence", [x.name, g.constant(each, "int64")], [made], axis=axis)
+        helper.make_node(
+            "SplitToSequence", [x.name, g.constant(piece_size, "int64")], [sequence_name], axis=axis
+        )
     )
-    k = g.rng.randrange(-(-extent // each))
-    taken = min(each, extent - k * each)
-    shape = [*x.shape[:axis], taken, *x.shape[axis + 1 :]]
+    k = g.rng.randrange(-(-extent // piece_size))
+    piece_extent = min(piece_size, extent - k * piece_size)
+    shape = [*x.shape[:axis], piece_extent, *x.shape[axis + 1 :]]
     return g.emit(
         "SequenceAt",
-        [made, g.constant(k, "int64")],
+        [sequence_name, g.constant(k, "int64")],
         x.dtype,
         shape,
         exact=x.exact,
-        most=x.most,
-        least=x.least,
+        magnitude=x.magnitude,
+        minimum=x.minimum,
     )
 
 
 @recipe(0.4)
 def optional(g: Graph) -> Value:
     x = g.pick(lambda v: v.dtype in ("float32", "int64"))
-    held = g.whole.name("o")
-    g.nodes.append(helper.make_node("Optional", [x.name], [held]))
+    optional_name = g.whole.name("o")
+    g.nodes.append(helper.make_node("Optional", [x.name], [optional_name]))
     if g.rng.random() < 0.3:
-        return g.emit("OptionalHasElement", [held], "bool", ())
+        return g.emit("OptionalHasElement", [optional_name], "bool", ())
     return kept(
         g,
         "OptionalGetElement",
-        Value(held, x.dtype, x.shape, x.exact, x.most, x.least),
+        Value(optional_name, x.dtype, x.shape, x.exact, x.magnitude, x.minimum),
         [],
         x.shape,
     )
@@ -1340,15 +1481,17 @@ def draw(seed: str) -> Drawn:
         if rng.random() < 0.05 and shape:
             shape = (*shape[:-1], 0)
         dtype = rng.choice([*FLOATS, "float32", *INTS, "bool"])
-        least = 0.0 if dtype in ("uint8", "bool") else -3.0
-        whole.inputs.append(Value(whole.name("x"), dtype, shape, True, 3, least))
+        minimum = 0.0 if dtype in ("uint8", "bool") else -3.0
+        whole.inputs.append(Value(whole.name("x"), dtype, shape, True, 3, minimum))
     if not any(v.dtype == "float32" for v in whole.inputs):
         whole.inputs.append(Value(whole.name("x"), "float32", ("M", 4), True, 3, -3))
     g.values += whole.inputs
     for _ in range(rng.randint(3, 14)):
         g.node()
-    made = [v for v in g.values if v not in whole.inputs]
-    results = made[-1:] + rng.sample(made[:-1], min(len(made) - 1, rng.randint(0, 2)))
+    inner_values = [v for v in g.values if v not in whole.inputs]
+    results = inner_values[-1:] + rng.sample(
+        inner_values[:-1], min(len(inner_values) - 1, rng.randint(0, 2))
+    )
     graph = helper.make_graph(
         g.nodes,
         "drawn",
@@ -1362,9 +1505,11 @@ def draw(seed: str) -> Drawn:
 
 def feeds(whole: Inputs, seed: str, run: int) -> dict[str, np.ndarray]:
     source = np.random.default_rng(list(f"{seed} {run}".encode()))
-    made = {}
+    arrays = {}
     for v in whole.inputs:
         shape = [d if isinstance(d, int) else SIZES[d][run] for d in v.shape]
-        most = 1 if v.dtype == "bool" else int(v.most)
-        made[v.name] = source.integers(int(v.least), most, shape, endpoint=True).astype(v.dtype)
-    return made
+        limit = 1 if v.dtype == "bool" else int(v.magnitude)
+        arrays[v.name] = source.integers(int(v.minimum), limit, shape, endpoint=True).astype(
+            v.dtype
+        )
+    return arrays

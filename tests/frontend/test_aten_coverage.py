@@ -54,16 +54,16 @@ LIMITS = (
 
 def overloads(core: bool) -> dict[str, Any]:
     """torch's ATen operators by their names in tables; those of core ATen, or all."""
-    found = {}
+    operators = {}
     for name in torch._C._dispatch_get_all_op_names():
-        space, _, rest = name.partition("::")
-        base, _, overload = rest.partition(".")
+        space, _, remainder = name.partition("::")
+        base, _, overload = remainder.partition(".")
         if space != "aten":
             continue
         op = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
         if op is not None and (not core or torch.Tag.core in op.tags):
-            found[operator_name(op)] = op
-    return found
+            operators[operator_name(op)] = op
+    return operators
 
 
 def reason(name: str) -> str:
@@ -78,34 +78,36 @@ def listed(names: list[str]) -> str:
         by_base[base].append(overload)
     parts = []
     for base, several in by_base.items():
-        named = ", ".join(f"`{one}`" for one in several if one)
+        named = ", ".join(f"`{overload_name}`" for overload_name in several if overload_name)
         parts.append(f"`{base}`" + (f" ({named})" if named else ""))
     return ", ".join(parts)
 
 
 def page() -> str:
     core = overloads(core=True)
-    done = [n for n in core if n in IMPORTERS]
+    imports = [n for n in core if n in IMPORTERS]
     checks = [n for n in core if n in NOTHING]
     lacking = [n for n in core if n not in IMPORTERS and n not in NOTHING]
-    others = [n for n in IMPORTERS if n not in core]
+    beyond_core = [n for n in IMPORTERS if n not in core]
     rows = "\n".join(f"| `{n}` | {reason(n)} |" for n in sorted(lacking))
     beyond = [n for n in REASONS if n not in core and n not in {c.partition(".")[0] for c in core}]
-    more = "\n".join(f"| `{n}` | {reason(n)} |" for n in sorted(beyond))
-    more += "".join(f"\n| {what} | {why} |" for what, why in LIMITS)
+    refusal_rows = "\n".join(f"| `{n}` | {reason(n)} |" for n in sorted(beyond))
+    refusal_rows += "".join(
+        f"\n| {limit_name} | {limit_reason} |" for limit_name, limit_reason in LIMITS
+    )
     complex_ = sorted({*aten_complex.PART_WISE, *aten_complex.OVERLOADS, *aten_complex.TABLE})
     return f"""# Operators of PyTorch
 
 Written by `pytest tests/frontend/test_aten_coverage.py --bless` with torch {WRITTEN_WITH}; how
 programs of torch are imported is in [howto/torch.md](howto/torch.md). Of the {len(core)} operators
 (with their overloads) of core ATen, to which `torch.export` and `torch.compile` decompose others,
-{len(done)} are imported, {len(checks)} only concern sizes, and {len(lacking)} are refused. Every
+{len(imports)} are imported, {len(checks)} only concern sizes, and {len(lacking)} are refused. Every
 importer is tested against torch in float64, for several element types and shapes
 (`tests/frontend/aten_cases.py`).
 
 ## Core ATen, imported
 
-{listed(done)}
+{listed(imports)}
 
 ## Core ATen, about sizes
 
@@ -121,7 +123,7 @@ Sizes are expressions in the compiled function, and need no operators: {listed(c
 
 These are kept whole where torch would decompose them, or come from other decompositions:
 
-{listed(others)}
+{listed(beyond_core)}
 
 ## On complex numbers
 
@@ -134,7 +136,7 @@ A tensor of complex numbers is two of floats in the compiled function
 
 | operator | why |
 |---|---|
-{more}
+{refusal_rows}
 """
 
 
@@ -149,8 +151,8 @@ def test_page(golden: Callable[[Path, str], None]) -> None:
 
 
 def test_every_operator_of_core_aten_is_imported_or_has_a_reason() -> None:
-    known = IMPORTERS.keys() | NOTHING
-    silent = [n for n in overloads(core=True) if n not in known and not reason(n)]
+    expected_names = IMPORTERS.keys() | NOTHING
+    silent = [n for n in overloads(core=True) if n not in expected_names and not reason(n)]
     if torch.__version__.startswith(WRITTEN_WITH + "."):
         assert not silent
 
@@ -158,7 +160,9 @@ def test_every_operator_of_core_aten_is_imported_or_has_a_reason() -> None:
 def test_every_importer_is_tested_and_its_operator_exists() -> None:
     assert BY_OPERATOR.keys() | OTHERWISE == IMPORTERS.keys()
     if torch.__version__.startswith(WRITTEN_WITH + "."):
-        every = overloads(core=False)
-        assert {n for n in IMPORTERS if "::" not in n} <= every.keys()
-        assert {n.partition(".")[0] for n in REASONS} <= {n.partition(".")[0] for n in every}
+        all_operators = overloads(core=False)
+        assert {n for n in IMPORTERS if "::" not in n} <= all_operators.keys()
+        assert {n.partition(".")[0] for n in REASONS} <= {
+            n.partition(".")[0] for n in all_operators
+        }
     assert not IMPORTERS.keys() & (REASONS.keys() | NOTHING)

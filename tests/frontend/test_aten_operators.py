@@ -58,17 +58,17 @@ def _places(case: cases.Case, dtype: str) -> list[int]:
 
 def check(case: cases.Case, dtype: str) -> None:
     places = _places(case, dtype)
-    got = cases.run(case, dtype, places)
+    outputs = cases.run(case, dtype, places)
     plain, wide = cases.expected(case, dtype, places)
-    assert len(got) == len(plain)
-    for mine, theirs, exact in zip(got, plain, wide, strict=True):
-        assert str(mine.dtype) == str(theirs.dtype).removeprefix("torch.")
-        assert mine.shape == tuple(theirs.shape)
-        if theirs.is_floating_point():
+    assert len(outputs) == len(plain)
+    for mine, torch_output, exact in zip(outputs, plain, wide, strict=True):
+        assert str(mine.dtype) == str(torch_output.dtype).removeprefix("torch.")
+        assert mine.shape == tuple(torch_output.shape)
+        if torch_output.is_floating_point():
             rtol, atol = _TOLERANCE[str(mine.dtype)]
             np.testing.assert_allclose(mine, exact.double().numpy(), rtol=rtol, atol=atol)
         else:
-            np.testing.assert_array_equal(mine, theirs.numpy())
+            np.testing.assert_array_equal(mine, torch_output.numpy())
 
 
 @pytest.mark.parametrize("op", BY_OPERATOR)

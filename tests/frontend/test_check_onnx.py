@@ -49,15 +49,15 @@ def planted(count: int) -> tuple[Any, dict[str, str]]:
         last = f"r{k}"
         if k < len(bad):
             nodes.append(bad[k])
-    made = model(nodes, [last, *(f"b{k}" for k in range(10))])
-    return made, {n.name: n.op_type for n in bad}
+    model_proto = model(nodes, [last, *(f"b{k}" for k in range(10))])
+    return model_proto, {n.name: n.op_type for n in bad}
 
 
 def test_ten_blockers_in_two_thousand_nodes() -> None:
-    made, wanted = planted(2000)
-    found = tk.check(made.SerializeToString())
-    assert {i.node: i.op for i in found} == wanted and len(found) == 10
-    for issue in found:
+    model_proto, expected_nodes = planted(2000)
+    issues = tk.check(model_proto.SerializeToString())
+    assert {i.node: i.op for i in issues} == expected_nodes and len(issues) == 10
+    for issue in issues:
         assert issue.opset == ("acme 3" if issue.op == "Foo" else "17")
         assert issue.types in (("float32",), ("float32", "float32"), ())
         assert issue.message and issue.kind
@@ -81,25 +81,25 @@ def behind(*, declared: list[object] | None) -> list[tuple[str, str]]:
         helper.make_node("If", ["c"], ["j"], name="if", then_branch=branch, else_branch=branch),
     ]
     shape = numpy_helper.from_array(np.array([7, 5]), "shape")
-    made = model(nodes, ["d"], shape, opset=20)
+    model_proto = model(nodes, ["d"], shape, opset=20)
     if declared is not None:
-        made.graph.value_info.append(yes("a", 1, declared))
-    return [(i.node, i.kind) for i in tk.check(made.SerializeToString())]
+        model_proto.graph.value_info.append(yes("a", 1, declared))
+    return [(i.node, i.kind) for i in tk.check(model_proto.SerializeToString())]
 
 
 @pytest.mark.parametrize("declared", [None, [2, 3], ["unk__5", 3]])
 def test_checking_goes_on_behind_an_unknown_operator(declared: list[object] | None) -> None:
     named = [("first", "operator"), ("second", "operator")]
     attributes = [("attribute", "attribute"), ("of a body", "attribute")]
-    rest = [("strings", "operator"), *[("if/t", "operator")] * 2]
+    later_issues = [("strings", "operator"), *[("if/t", "operator")] * 2]
     sized = [("axis", "malformed"), attributes[0], attributes[1]]
-    found = behind(declared=declared)
+    issues = behind(declared=declared)
     if declared == [2, 3]:
-        assert found == [*named, *sized, rest[0], ("size", "malformed"), *rest[1:]]
+        assert issues == [*named, *sized, later_issues[0], ("size", "malformed"), *later_issues[1:]]
     elif declared is None:
-        assert found == [*named, *attributes, *rest]
+        assert issues == [*named, *attributes, *later_issues]
     else:  # sizes that nothing tells might fit: what depends on them is not judged
-        assert found == [*named, attributes[1], *rest]
+        assert issues == [*named, attributes[1], *later_issues]
 
 
 def test_types_that_the_schema_tells() -> None:
@@ -107,12 +107,12 @@ def test_types_that_the_schema_tells() -> None:
         helper.make_node("TopK", ["x", "k"], ["a", "b"], name="computed"),
         helper.make_node("Foo", ["a"], ["c"], name="foreign", domain="acme"),
     ]
-    made = model(nodes, ["c"])
-    made.graph.input.append(helper.make_tensor_value_info("k", 7, [1]))
-    del made.graph.output[:]
-    made.graph.output.append(helper.make_tensor_value_info("c", 1, None))
-    found = tk.check(made.SerializeToString())
-    assert [i.types for i in found if i.node == "foreign"] == [("float32",)]
+    model_proto = model(nodes, ["c"])
+    model_proto.graph.input.append(helper.make_tensor_value_info("k", 7, [1]))
+    del model_proto.graph.output[:]
+    model_proto.graph.output.append(helper.make_tensor_value_info("c", 1, None))
+    issues = tk.check(model_proto.SerializeToString())
+    assert [i.types for i in issues if i.node == "foreign"] == [("float32",)]
 
 
 def test_those_that_differ_in_their_node_share_a_row(
@@ -133,9 +133,9 @@ def test_those_that_differ_in_their_node_share_a_row(
 def external(folder: Path, dtype: str, shape: tuple[int, ...], op: str) -> Path:
     """A model whose operator takes a tensor in a file, which is removed."""
     value = numpy_helper.from_array(np.ones(shape, dtype), "w")
-    made = model([helper.make_node(op, ["x", "w"], ["y"], name="it")], ["y"], value)
+    model_proto = model([helper.make_node(op, ["x", "w"], ["y"], name="it")], ["y"], value)
     path = folder / "net.onnx"
-    onnx.save(made, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    onnx.save(model_proto, path, save_as_external_data=True, location="w.bin", size_threshold=0)
     (folder / "w.bin").unlink()
     return path
 
@@ -227,8 +227,8 @@ def test_the_line_of_a_model_that_torch_exported(tmp_path: Path) -> None:
 
     program = torch.onnx.export(Net(), (torch.ones(1, 3),), dynamo=True, verbose=False)
     assert program is not None
-    made = program.model_proto
-    for node in made.graph.node:
+    model_proto = program.model_proto
+    for node in model_proto.graph.node:
         node.op_type = "NoSuch"
-    (issue,) = tk.check(made)
+    (issue,) = tk.check(model_proto)
     assert issue.place.startswith("test_check_onnx.py:")

@@ -46,8 +46,8 @@ def test_a_module_and_its_training_flag(large: int, monkeypatch: pytest.MonkeyPa
     net.eval()
     for count in (1, 5):
         data = torch.randn(count, 4)
-        (got,) = ours(module, {"x": data.numpy()})
-        np.testing.assert_allclose(got, net(data).detach().numpy(), rtol=1e-5, atol=1e-6)
+        (output,) = ours(module, {"x": data.numpy()})
+        np.testing.assert_allclose(output, net(data).detach().numpy(), rtol=1e-5, atol=1e-6)
     assert main(module).attrs["input_names"] == ("x",)
 
 
@@ -70,22 +70,22 @@ def test_sizes_out_of_the_range_of_their_dim(via: str) -> None:
         )
         inputs = inputs if len(dims) == 1 else (inputs[0], torch.ones(()))
         net = torch.nn.ReLU() if len(dims) == 1 else Add()
-        made = from_torch(net, inputs, dynamic_shapes=dims, via=via)
-        run = tk.runtime.Executor(tk.compile(made))["main"]
-        rest = [np.float32(1)] if len(dims) == 2 else []
+        imported = from_torch(net, inputs, dynamic_shapes=dims, via=via)
+        run = tk.runtime.Executor(tk.compile(imported))["main"]
+        further_arguments = [np.float32(1)] if len(dims) == 2 else []
         for shape in good:
-            run(np.ones(shape, np.float32), *rest)
+            run(np.ones(shape, np.float32), *further_arguments)
         for shape in bad:
             with pytest.raises(ValueError, match=words) as caught:
-                run(np.ones(shape, np.float32), *rest)
+                run(np.ones(shape, np.float32), *further_arguments)
             assert isinstance(caught.value, UserError)
 
     rows = dim("rows", max=64)
     check(({0: rows},), [(1, 6), (64, 6)], [(65, 6), (999, 6)], "rows is .*; expected rows <= 64")
     rows = dim("rows", min=3)
     check(({0: rows},), [(3, 6), (64, 6)], [(1, 6), (2, 6)], "expected rows >= 3")
-    both = {0: dim("rows", min=2, max=8), 1: dim.DYNAMIC(max=7)}
-    check((both,), [(2, 7), (8, 1)], [(9, 7), (1, 1), (2, 8)], "expected .* (<=|>=) [278]")
+    bounds = {0: dim("rows", min=2, max=8), 1: dim.DYNAMIC(max=7)}
+    check((bounds,), [(2, 7), (8, 1)], [(9, 7), (1, 1), (2, 8)], "expected .* (<=|>=) [278]")
     check(({0: 2 * dim("r", max=4)},), [(2, 6), (8, 6)], [(10, 6)], "<= 8")
     check(({0: dim("rows", max=5)}, {}), [(5, 6)], [(6, 6)], "expected rows <= 5")
     with pytest.raises(UserError, match="frozen to 9, which its Dim does not allow: .* at most 8"):
@@ -171,8 +171,8 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str, str, str]] = {
     "too many": (LINEAR, (X, X), {}, "bad-inputs", "too many positional", "one call"),
     "by name only": (Named(), (X,), {}, "bad-inputs", "argument: 'scale'", "kwargs those"),
     **{
-        what: (Named() if "kwargs" in given else LINEAR, (X,), given, *told)
-        for what, given, *told in [
+        case_name: (Named() if "kwargs" in settings else LINEAR, (X,), settings, *further_options)
+        for case_name, settings, *further_options in [
             ("kwargs, a list", {"kwargs": [X]}, "bad-inputs", "kwargs is a list", ""),
             (
                 "kwargs, an array",
@@ -211,15 +211,15 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str, str, str]] = {
     "names, a text": (LINEAR, (X,), {"output_names": "y"}, "bad-names", "names is 'y'", ""),
     "names twice": (Sum(), (X, X), {"input_names": ["a", "a"]}, "bad-names", "'a' twice", ""),
     **{
-        f"shapes {what}": (
+        f"shapes {case_name}": (
             Sum(),
             (X, X),
-            {"dynamic_shapes": given},
+            {"dynamic_shapes": settings},
             "bad-dynamic-shapes",
             says,
             hint,
         )
-        for what, given, says, hint in [
+        for case_name, settings, says, hint in [
             ("type", 5, "got a int", ""),
             ("name", {"xx": {0: Dim("b")}}, "no argument 'xx'", "did you mean 'x'"),
             ("too many", ({0: Dim("b")},) * 3, "3 entries for 2", ""),

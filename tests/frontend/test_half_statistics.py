@@ -31,7 +31,7 @@ def data(dtype: str, magnitude: float, seed: int = 0) -> np.ndarray:
     return (x * magnitude).astype(HALVES[dtype])
 
 
-def wrong(got: np.ndarray, want: np.ndarray, dtype: str, steps: float) -> str:
+def wrong(output: np.ndarray, want: np.ndarray, dtype: str, steps: float) -> str:
     """How a result differs from the one of float64, by more than some roundings to the type of its
     largest elements; "" where it does not, or where the type has no such numbers."""
     limit = ml_dtypes.finfo(HALVES[dtype])
@@ -39,11 +39,15 @@ def wrong(got: np.ndarray, want: np.ndarray, dtype: str, steps: float) -> str:
     fits = np.abs(want) <= float(limit.max)
     if not fits.any():
         return ""
-    got = np.asarray(got).astype(np.float64)
+    output = np.asarray(output).astype(np.float64)
     largest = np.abs(want[fits]).max()
     slack = steps * float(limit.eps) * largest + float(limit.smallest_subnormal)
-    off = np.abs(got[fits] - want[fits])
-    return "" if (off <= slack).all() else f"off by {off.max() / slack:.3g} of what is allowed"
+    difference = np.abs(output[fits] - want[fits])
+    return (
+        ""
+        if (difference <= slack).all()
+        else f"off by {difference.max() / slack:.3g} of what is allowed"
+    )
 
 
 # --- ONNX ----------------------------------------------------------------------------------------
@@ -90,12 +94,12 @@ BY_OTHERS = {
 def onnx_model(dtype: Any, by_others: bool = False) -> onnx.ModelProto:
     """A model of all operators that reads x and has a result for each."""
     nodes, consts = [], {}
-    for k, (op, more, attrs) in enumerate(OPERATORS.values()):
+    for k, (op, parameters, attrs) in enumerate(OPERATORS.values()):
         if by_others and op in BY_OTHERS:
             op, attrs = BY_OTHERS[op]
-            more = [np.ones(6), np.zeros(6)] if op == "InstanceNormalization" else more
-        names = [f"c{k}_{i}" for i in range(len(more))]
-        for name, v in zip(names, more, strict=True):
+            parameters = [np.ones(6), np.zeros(6)] if op == "InstanceNormalization" else parameters
+        names = [f"c{k}_{i}" for i in range(len(parameters))]
+        for name, v in zip(names, parameters, strict=True):
             consts[name] = v if v.dtype.kind == "i" else v.astype(dtype)
         nodes.append(helper.make_node(op, ["x", *names], [f"y{k}"], **attrs))
     graph = helper.make_graph(
@@ -139,8 +143,8 @@ def test_operators_of_onnx(dtype: str, pipeline: str) -> None:
     for magnitude in MAGNITUDES:
         x = data(dtype, magnitude)
         results = list(run(x))
-        for name, got, want in zip(OPERATORS, results, in_float64(x), strict=True):
-            bad += [f"{name} {magnitude}: {m}" for m in [wrong(got, want, dtype, 4)] if m]
+        for name, output, want in zip(OPERATORS, results, in_float64(x), strict=True):
+            bad += [f"{name} {magnitude}: {m}" for m in [wrong(output, want, dtype, 4)] if m]
     assert not bad, "\n".join(bad)
 
 
@@ -238,8 +242,8 @@ def test_operators_of_torch(dtype: str) -> None:
     for magnitude in MAGNITUDES:
         x = tensor_of(data(dtype, magnitude))
         results = list(run(x))
-        for name, got, f in zip(operators, results, operators.values(), strict=True):
-            error = wrong(got.float().numpy(), f(x.double()).numpy(), dtype, 6)
+        for name, output, f in zip(operators, results, operators.values(), strict=True):
+            error = wrong(output.float().numpy(), f(x.double()).numpy(), dtype, 6)
             bad += [f"{name} {magnitude}: {error}"] if error else []
     assert not bad, "\n".join(bad)
 
@@ -255,5 +259,5 @@ def test_more_rows_than_a_float16_counts() -> None:
     x = (torch.randn(70000, 3, generator=torch.Generator().manual_seed(0)) * 200).half()
     shapes = ({0: torch.export.Dim("n", min=2)},)
     run = tk.compile(tk.frontend.from_torch(Net(), (x[:64],), dynamic_shapes=shapes))
-    for got, want in zip(run(x), Net()(x.double()), strict=True):
-        assert not wrong(got.float().numpy(), want.numpy(), "float16", 4)
+    for output, want in zip(run(x), Net()(x.double()), strict=True):
+        assert not wrong(output.float().numpy(), want.numpy(), "float16", 4)

@@ -92,30 +92,32 @@ def model(rows: dict[int, Op], dtype: str, dims: dict[int, str]) -> Any:
     outs = [h.make_tensor_value_info(f"y{k}", 1, None) for k in rows]
     graph = h.make_graph([node(op, k) for k, op in rows.items()], "g", infos, outs)
     opsets = [h.make_opsetid("", 18), h.make_opsetid("ai.onnx.ml", 3)]
-    made = h.make_model(graph, opset_imports=opsets, ir_version=8)
-    return made.SerializeToString()
+    model_proto = h.make_model(graph, opset_imports=opsets, ir_version=8)
+    return model_proto.SerializeToString()
 
 
 def feeds(rows: dict[int, Op], dtype: str) -> dict[str, np.ndarray]:
-    made = {"x": np.arange(N * M, dtype=np.float32).reshape(N, M)}
+    arrays = {"x": np.arange(N * M, dtype=np.float32).reshape(N, M)}
     for k, op in rows.items():
-        made[f"i{k}"] = np.zeros(op.shape, dtype)
+        arrays[f"i{k}"] = np.zeros(op.shape, dtype)
         if op.updates:
-            made[f"u{k}"] = np.arange(np.prod(op.updates), dtype=np.float32).reshape(op.updates)
-    return made
+            arrays[f"u{k}"] = np.arange(np.prod(op.updates), dtype=np.float32).reshape(op.updates)
+    return arrays
 
 
-def with_number(given: dict[str, np.ndarray], k: int, op: Op, number: int) -> dict[str, np.ndarray]:
-    indices = given[f"i{k}"].copy()
+def with_number(
+    arrays: dict[str, np.ndarray], k: int, op: Op, number: int
+) -> dict[str, np.ndarray]:
+    indices = arrays[f"i{k}"].copy()
     indices[op.spot] = number
-    return {**given, f"i{k}": indices}
+    return {**arrays, f"i{k}": indices}
 
 
 def theirs(op: Op, dtype: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     session = ort.InferenceSession(model({0: op}, dtype, {}), options)
-    return lambda given: session.run(None, given)[0]
+    return lambda arrays: session.run(None, arrays)[0]
 
 
 @pytest.mark.parametrize("dims", [{}, {N: "n", M: "m"}], ids=["static", "symbolic"])
@@ -125,30 +127,34 @@ def test_onnx(dtype: str, dims: dict[int, str]) -> None:
     if dims:  # features are counted when the model is imported
         rows = {k: op for k, op in rows.items() if not op.domain}
     f = tk.compile(model(rows, dtype, dims))
-    given = feeds(rows, dtype)
+    arrays = feeds(rows, dtype)
     for k, op in rows.items():
         expected = theirs(op, dtype)
         for number in values(dtype, op.extent):
-            here = with_number(given, k, op, number)
-            alone = {"x": here["x"]}
-            alone |= {f"{name}0": here[f"{name}{k}"] for name in "iu" if f"{name}{k}" in here}
+            changed_arrays = with_number(arrays, k, op, number)
+            alone = {"x": changed_arrays["x"]}
+            alone |= {
+                f"{name}0": changed_arrays[f"{name}{k}"]
+                for name in "iu"
+                if f"{name}{k}" in changed_arrays
+            }
             try:
                 want = expected(alone)
             except Exception:
                 want = None
-            least = -op.extent if op.negative else 0
-            legal = least <= number < op.extent
+            lowest = -op.extent if op.negative else 0
+            legal = lowest <= number < op.extent
             assert (want is not None) == legal, (op, number, "ONNX Runtime")
             if legal:
-                got = f(**here)[list(rows).index(k)]
-                np.testing.assert_array_equal(got, want, err_msg=f"{op} {number}")
+                output = f(**changed_arrays)[list(rows).index(k)]
+                np.testing.assert_array_equal(output, want, err_msg=f"{op} {number}")
                 continue
             with pytest.raises(IndexOutsideError) as failure:
-                f(**here)
-            said = f"index {number} at {op.place} is outside of a dimension of {op.extent}, "
-            said += f"expected {least} to {op.extent - 1} (node{k})"
-            assert failure.value.code == "index" and failure.value.message == f"main: {said}"
-    f(**given)  # a failure leaves nothing behind
+                f(**changed_arrays)
+            message = f"index {number} at {op.place} is outside of a dimension of {op.extent}, "
+            message += f"expected {lowest} to {op.extent - 1} (node{k})"
+            assert failure.value.code == "index" and failure.value.message == f"main: {message}"
+    f(**arrays)  # a failure leaves nothing behind
 
 
 # Operators whose indices are lengths, places in pictures, positions, or within samples: the place
@@ -190,19 +196,19 @@ def test_lengths_places_and_positions() -> None:
     for name, (spot, low, high) in LEGAL.items():
         numbers = {-(1 << 63), -high - 2, -high - 1, low - 1, low, -1, high, high + 1, 1 << 31}
         for number in sorted(n for n in numbers if n < (1 << 63) - 1):
-            given = base | {name: base[name].copy()}
-            given[name][spot] = number
+            arrays = base | {name: base[name].copy()}
+            arrays[name][spot] = number
             try:
-                want = session.run(None, given)
+                want = session.run(None, arrays)
             except Exception:
                 want = None
             assert (want is not None) == (low <= number <= high), (name, number, "ONNX Runtime")
             if want is not None:
-                for a, b in zip(f(**given), want, strict=True):
+                for a, b in zip(f(**arrays), want, strict=True):
                     np.testing.assert_allclose(a, b, rtol=1e-6, err_msg=f"{name} {number}")
                 continue
             with pytest.raises(IndexOutsideError) as failure:
-                f(**given)
+                f(**arrays)
             assert f"index {number} at [{spot[0]}" in failure.value.message, (name, number)
             assert f"expected {low} to {high}" in failure.value.message, (name, number)
 
@@ -262,13 +268,15 @@ def test_torch(dynamic: bool) -> None:
                 want = call(x, indices)
             except (IndexError, RuntimeError):
                 want = None
-            least = -N if negative else 0
-            assert (want is not None) == (least <= number < N), (name, number, "torch")
-            given = [indices if j == k else z for j, z in enumerate(zeros)]
+            lowest = -N if negative else 0
+            assert (want is not None) == (lowest <= number < N), (name, number, "torch")
+            indices_by_position = [indices if j == k else z for j, z in enumerate(zeros)]
             if want is not None:
-                np.testing.assert_array_equal(f(x, *given)[k], want, err_msg=f"{name} {number}")
+                np.testing.assert_array_equal(
+                    f(x, *indices_by_position)[k], want, err_msg=f"{name} {number}"
+                )
                 continue
             with pytest.raises(IndexOutsideError) as failure:
-                f(x, *given)
-            said = failure.value.message
-            assert f"index {number} at [1" in said and f"expected {least} to {N - 1}" in said
+                f(x, *indices_by_position)
+            message = failure.value.message
+            assert f"index {number} at [1" in message and f"expected {lowest} to {N - 1}" in message

@@ -45,7 +45,7 @@ WITHOUT_IMPORTER: list[Case] = [
     *(
         (
             "NegativeLogLikelihoodLoss",
-            [f(3, 5, *more), labels(3, *more, count=5), *weights],
+            [f(3, 5, *further_sizes), labels(3, *further_sizes, count=5), *weights],
             opset,
             (),
             1,
@@ -53,7 +53,7 @@ WITHOUT_IMPORTER: list[Case] = [
         )
         for opset in (12, 13, 22)
         for reduction in LOSSES
-        for more in ((), (2, 4))
+        for further_sizes in ((), (2, 4))
         for weights, ignored in (([], {}), ([abs(f(5))], {"ignore_index": 2}))
     ),
     *(
@@ -127,9 +127,9 @@ def made(case: Case) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     return node_model(op, operands, opset=opset, fixed=fixed, outputs=outputs, **attrs)
 
 
-def expect(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> None:
-    assert len(got) == len(want)
-    for a, b in zip(got, want, strict=True):
+def expect(outputs: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> None:
+    assert len(outputs) == len(want)
+    for a, b in zip(outputs, want, strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
 
@@ -146,8 +146,8 @@ def test_operators_without_an_importer_are_the_reference_evaluators(case: Case) 
 def test_importers_and_bodies_say_the_same(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     proto, feeds = made(case)
     module = from_onnx(proto)
-    others = {k: v for k, v in IMPORTERS.items() if k != case[0]}
-    monkeypatch.setattr(importer, "DOMAINS", {"": others})
+    other_importers = {k: v for k, v in IMPORTERS.items() if k != case[0]}
+    monkeypatch.setattr(importer, "DOMAINS", {"": other_importers})
     by_body = from_onnx(proto)
     calls = [b.value for b in main(by_body).bindings if isinstance(b.value, Call)]
     assert all("it/" in c.span for c in calls if c.op != "identity")
@@ -169,11 +169,11 @@ def test_a_body_takes_the_attribute_that_an_importer_does_not(
     want = x.reshape(1, 2, 2, 2, 2, 2).transpose(0, 1, 3, 5, 2, 4).reshape(1, 8, 2, 2)
     np.testing.assert_array_equal(ours(from_onnx(proto), feeds)[0], want)
     wrong, _ = node_model("SpaceToDepth", [x], opset=28, blocksize=2, mood="CRD")
-    (found,) = check_onnx(wrong)
-    assert (found.kind, "'mood'" in found.message) == ("attribute", True)
+    (issue,) = check_onnx(wrong)
+    assert (issue.kind, "'mood'" in issue.message) == ("attribute", True)
     old, _ = node_model("SpaceToDepth", [x], opset=13, blocksize=2, mode="CRD")
-    (found,) = check_onnx(old)
-    assert "'mode' is not supported" in found.message
+    (issue,) = check_onnx(old)
+    assert "'mode' is not supported" in issue.message
 
 
 # -- names ----------------------------------------------------------------------------------------
@@ -190,11 +190,11 @@ def swiglu(name: str, source: str, out: str) -> onnx.NodeProto:
 def test_values_of_two_bodies_do_not_meet() -> None:
     """The second call, and a node of the model, have names that bodies have inside."""
     inner = onnx.defs.get_schema("SwiGLU", 28).function_body.node
-    taken = next(n.output[0] for n in inner)
+    inner_name = next(n.output[0] for n in inner)
     nodes = [
-        swiglu("one", "x", taken),
-        swiglu("two", taken, "y"),
-        helper.make_node("Add", ["y", taken], ["z"], name="sum"),
+        swiglu("one", "x", inner_name),
+        swiglu("two", inner_name, "y"),
+        helper.make_node("Add", ["y", inner_name], ["z"], name="sum"),
     ]
     module = from_onnx(model(nodes, [X], ["z"], opset=28))
     spans = spans_of(module)
@@ -214,16 +214,20 @@ def test_inside_a_function_its_attributes_reach_the_body() -> None:
     imports = [helper.make_opsetid("", 17)]
     function = helper.make_function("me", "L", ["a", "b"], ["c"], [loss], imports, ["how"])
     x, y = f(3, 5), labels(3, count=5)
-    for how, want in (("sum", np.sum), ("mean", np.mean)):
+    for reduction_name, want in (("sum", np.sum), ("mean", np.mean)):
         proto = model(
-            [helper.make_node("L", ["x", "t"], ["y"], domain="me", name="call", how=how)],
+            [
+                helper.make_node(
+                    "L", ["x", "t"], ["y"], domain="me", name="call", how=reduction_name
+                )
+            ],
             [value("x", np.float32, [3, 5]), value("t", np.int64, [3])],
             ["y"],
             functions=[function],
             domains={"me": 1},
         )
-        got = ours(from_onnx(proto), {"x": x, "t": y})[0]
-        np.testing.assert_allclose(got, want(-x[np.arange(3), y]), rtol=1e-6)
+        output = ours(from_onnx(proto), {"x": x, "t": y})[0]
+        np.testing.assert_allclose(output, want(-x[np.arange(3), y]), rtol=1e-6)
 
 
 def test_preview_domain() -> None:
@@ -241,10 +245,12 @@ def test_preview_domain() -> None:
 
 def test_outputs_that_nothing_reads_are_not_computed() -> None:
     proto, _ = node_model("SoftmaxCrossEntropyLoss", [f(3, 5), labels(3, count=5)], outputs=2)
-    one, both = (onnx.ModelProto.FromString(proto.SerializeToString()) for _ in range(2))
-    del one.graph.output[1]
-    assert len(main(from_onnx(one)).attrs["output_names"]) == 1
-    assert len(main(from_onnx(both)).attrs["output_names"]) == 2
+    first_only, both_outputs = (
+        onnx.ModelProto.FromString(proto.SerializeToString()) for _ in range(2)
+    )
+    del first_only.graph.output[1]
+    assert len(main(from_onnx(first_only)).attrs["output_names"]) == 1
+    assert len(main(from_onnx(both_outputs)).attrs["output_names"]) == 2
 
 
 # -- opsets that are newer than our importers ------------------------------------------------------
@@ -279,16 +285,16 @@ def test_newer_opset_without_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(importer, "NEWEST_OPSET", 24)
     node = helper.make_node(new.name, ["x"], ["y"], name="anew")
-    (found,) = check_onnx(model([node], [X], ["y"], opset=25))
-    assert (found.kind, found.node, found.op) == ("opset", "anew", new.name)
-    assert "opset 25 defines the operator anew" in found.message
+    (issue,) = check_onnx(model([node], [X], ["y"], opset=25))
+    assert (issue.kind, issue.node, issue.op) == ("opset", "anew", new.name)
+    assert "opset 25 defines the operator anew" in issue.message
 
 
 def test_newer_opset_than_the_package_has() -> None:
     newest = onnx.defs.onnx_opset_version()
-    (found,) = check_onnx(model([helper.make_node("Relu", ["x"], ["y"])], [X], ["y"], opset=99))
-    assert found.kind == "opset"
-    assert f"7 to {max(newest, importer.NEWEST_OPSET)}" in found.hint
+    (issue,) = check_onnx(model([helper.make_node("Relu", ["x"], ["y"])], [X], ["y"], opset=99))
+    assert issue.kind == "opset"
+    assert f"7 to {max(newest, importer.NEWEST_OPSET)}" in issue.hint
 
 
 # -- refusals -------------------------------------------------------------------------------------
@@ -334,16 +340,16 @@ def test_refusals_name_the_node_and_what_is_inside(
     op: str, operands: list[Any], opset: int, attrs: dict[str, Any], kind: str, says: str
 ) -> None:
     proto, _ = node_model(op, operands, opset=opset, **attrs)
-    (found,) = check_onnx(proto)
-    assert (found.node, found.op) == ("it", op)
-    assert says in found.message
-    assert found.kind == kind
+    (issue,) = check_onnx(proto)
+    assert (issue.node, issue.op) == ("it", op)
+    assert says in issue.message
+    assert issue.kind == kind
 
 
 def test_two_outputs_too_many() -> None:
     proto, _ = node_model("SwiGLU", [f(2, 4)] * 2, opset=28, outputs=3)
-    (found,) = check_onnx(proto)
-    assert "it has 3 outputs, expected 1" in found.message
+    (issue,) = check_onnx(proto)
+    assert "it has 3 outputs, expected 1" in issue.message
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,11 +357,11 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bodies._defs.__wrapped__() is None
     monkeypatch.setattr(bodies, "_defs", lambda: None)
     proto, _ = node_model("SwiGLU", [f(2, 4)] * 2, opset=28)
-    (found,) = check_onnx(proto)
-    assert (found.kind, "pip install 'tensorkiln[onnx]'" in found.hint) == ("operator", True)
+    (issue,) = check_onnx(proto)
+    assert (issue.kind, "pip install 'tensorkiln[onnx]'" in issue.hint) == ("operator", True)
     unheard, _ = node_model("Frobnicate", [f(2, 4)], opset=28)
-    (found,) = check_onnx(unheard)
-    assert "pip" not in found.hint
+    (issue,) = check_onnx(unheard)
+    assert "pip" not in issue.hint
 
 
 def test_nodes_are_written_as_protobuf_reads_them() -> None:
@@ -398,9 +404,9 @@ def test_nodes_are_written_as_protobuf_reads_them() -> None:
 @pytest.mark.parametrize("window", ["HannWindow", "HammingWindow", "BlackmanWindow"])
 def test_windows_of_a_computed_size(window: str) -> None:
     """The range in their bodies has as many elements as the data says."""
-    made, feeds = node_model(window, [np.array(4)])
-    run, (name,) = tk.compile(from_onnx(made)), feeds
+    model_proto, feeds = node_model(window, [np.array(4)])
+    run, (name,) = tk.compile(from_onnx(model_proto)), feeds
     for size in (1, 4, 9):
-        (want,) = ReferenceEvaluator(made).run(None, {name: np.array(size)})
-        found = np.asarray(run(np.array(size)))
-        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-6)
+        (want,) = ReferenceEvaluator(model_proto).run(None, {name: np.array(size)})
+        output = np.asarray(run(np.array(size)))
+        np.testing.assert_allclose(output, want, rtol=1e-4, atol=1e-6)

@@ -46,9 +46,9 @@ def test_standard_node_cases() -> None:
 
 @pytest.mark.slow
 def test_standard_node_cases_of_inputs_at_run_time() -> None:
-    found = [outcome(case, evaluated, True) for case in cases() if not is_bfloat16(case)]
-    assert {o.name: o.reason for o in found if o.kind in ("differs", "failed")} == {}
-    assert sum(o.kind == "agrees" for o in found) >= AT_LEAST_AT_RUN_TIME - OF_BFLOAT16
+    case_outcomes = [outcome(case, evaluated, True) for case in cases() if not is_bfloat16(case)]
+    assert {o.name: o.reason for o in case_outcomes if o.kind in ("differs", "failed")} == {}
+    assert sum(o.kind == "agrees" for o in case_outcomes) >= AT_LEAST_AT_RUN_TIME - OF_BFLOAT16
 
 
 @pytest.mark.slow
@@ -63,8 +63,10 @@ def test_what_is_recorded(
 
 def test_the_page_of_operators(golden: Callable[[Path, str], None]) -> None:
     golden(PAGE, page())
-    there = PAGE.read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `(\w+)`", there, re.M)) >= {n for t in DOMAINS.values() for n in t}
+    page_text = PAGE.read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)`", page_text, re.M)) >= {
+        n for t in DOMAINS.values() for n in t
+    }
 
 
 HEAD = """# ONNX operators
@@ -143,12 +145,12 @@ ROWS = """| operator | from opset | cases | element types |
 
 def page() -> str:
     """The page, of what is recorded."""
-    found = coverage.recorded()
-    cases = {**found["cases"], "at_run_time": f"{AT_LEAST_AT_RUN_TIME:,}"}
-    text = HEAD.format(version=found["onnx"], **cases)
-    for domain in found["operators"]:
+    record = coverage.recorded()
+    cases = {**record["cases"], "at_run_time": f"{AT_LEAST_AT_RUN_TIME:,}"}
+    text = HEAD.format(version=record["onnx"], **cases)
+    for domain in record["operators"]:
         text += f"## {domain or 'ai.onnx'}\n\n{ROWS}{rows(domain)}\n"
-    return text + f"## What is refused\n\n{REFUSED}{refusals(found['refusals'])}"
+    return text + f"## What is refused\n\n{REFUSED}{refusals(record['refusals'])}"
 
 
 def rows(domain: str) -> str:
@@ -161,9 +163,9 @@ def rows(domain: str) -> str:
     for name in sorted({*table, *defined}):
         passed, cases = (sum(getattr(r, k) for r in defined[name]) for k in ("passed", "cases"))
         versions = CONTROL.get(name) or ", ".join(map(str, sorted(table.get(name, ()))))
-        how = versions or ("body" if passed else "no")
+        import_way = versions or ("body" if passed else "no")
         count = f"{passed} of {cases}" if cases else ""
-        lines.append(f"| `{name}` | {how} | {count} | {types_of(defined[name])} |\n")
+        lines.append(f"| `{name}` | {import_way} | {count} | {types_of(defined[name])} |\n")
     return "".join(lines)
 
 

@@ -337,12 +337,12 @@ def parsed(text: str) -> onnx.ModelProto:
     return model
 
 
-def results(found: Any) -> list[np.ndarray]:
-    return [np.asarray(y) for y in (found if isinstance(found, tuple) else (found,))]
+def results(outputs: Any) -> list[np.ndarray]:
+    return [np.asarray(y) for y in (outputs if isinstance(outputs, tuple) else (outputs,))]
 
 
-def compare(got: list[np.ndarray], want: list[np.ndarray]) -> None:
-    for a, b in zip(got, want, strict=True):
+def compare(outputs: list[np.ndarray], want: list[np.ndarray]) -> None:
+    for a, b in zip(outputs, want, strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
@@ -356,11 +356,11 @@ def test_models(name: str) -> None:
     module = from_onnx(model)
     run = tk.compile(module)
     for feeds in calls:
-        given = dict(zip(names, feeds, strict=True))
-        want = session.run(None, given)
+        inputs = dict(zip(names, feeds, strict=True))
+        want = session.run(None, inputs)
         compare(results(run(*feeds)), want)
         with np.errstate(all="ignore"):
-            compare(list(evaluate(module, given)), want)
+            compare(list(evaluate(module, inputs)), want)
 
 
 def test_no_iteration_keeps_the_shape_of_rows() -> None:
@@ -388,14 +388,14 @@ def test_for_loops(count: int, again: int) -> None:
     Runtime."""
     model = parsed(FOR_LOOP.replace("COUNT", str(count)).replace("AGAIN", str(again)))
     module, x, trips = from_onnx(model), floats(2), count if again else min(count, 1)
-    found = np.asarray(tk.compile(module)(x))
-    np.testing.assert_allclose(found, np.outer(np.arange(trips) + 2, x), rtol=1e-5)
+    output = np.asarray(tk.compile(module)(x))
+    np.testing.assert_allclose(output, np.outer(np.arange(trips) + 2, x), rtol=1e-5)
     if count:
         (want,) = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})
-        np.testing.assert_allclose(found, want, rtol=1e-5)
+        np.testing.assert_allclose(output, want, rtol=1e-5)
     result = module["main"].result.type
-    known = getattr(result, "static_shape", lambda: None)() == (trips, 2)
-    assert known or not again
+    is_static = getattr(result, "static_shape", lambda: None)() == (trips, 2)
+    assert is_static or not again
 
 
 ERRORS = {
@@ -509,7 +509,9 @@ _RESHAPES: list[Any] = []
 
 def _any_reshape() -> list[Any]:
     if not _RESHAPES:
-        made = parsed("(float[N, 12] x, int64[3] s) => (float[A, B, C] y) { y = Reshape(x, s) }")
-        session = ort.InferenceSession(made.SerializeToString())
-        _RESHAPES.extend((session, tk.compile(from_onnx(made))))
+        model_proto = parsed(
+            "(float[N, 12] x, int64[3] s) => (float[A, B, C] y) { y = Reshape(x, s) }"
+        )
+        session = ort.InferenceSession(model_proto.SerializeToString())
+        _RESHAPES.extend((session, tk.compile(from_onnx(model_proto))))
     return _RESHAPES

@@ -45,20 +45,20 @@ def model_of(folder: Path) -> onnx.ModelProto:
 
 def arrays(folder: Path, name: str) -> list[np.ndarray]:
     """The tensors of the files `name`_0.pb, `name`_1.pb and so on."""
-    found = []
-    while (path := folder / f"{name}_{len(found)}.pb").exists():
+    tensors = []
+    while (path := folder / f"{name}_{len(tensors)}.pb").exists():
         tensor = onnx.TensorProto()
         tensor.ParseFromString(path.read_bytes())
-        found.append(numpy_helper.to_array(tensor))
-    return found
+        tensors.append(numpy_helper.to_array(tensor))
+    return tensors
 
 
 def runs(folder: Path, model: onnx.ModelProto) -> Iterator[tuple[dict[str, np.ndarray], list]]:
     weights = {i.name for i in model.graph.initializer}
     names = [i.name for i in model.graph.input if i.name not in weights]
     for data in sorted(folder.glob("test_data_set_*")):
-        given = arrays(data, "input")
-        yield dict(zip(names, given, strict=True)), arrays(data, "output")
+        inputs = arrays(data, "input")
+        yield dict(zip(names, inputs, strict=True)), arrays(data, "output")
 
 
 def test_all_are_there() -> None:
@@ -69,20 +69,20 @@ def test_all_are_there() -> None:
 @pytest.mark.parametrize("name", FOLDERS)
 def test_model(name: str) -> None:
     model = model_of(FOLDERS[name])
-    why = next((text for start, text in REFUSED.items() if name.startswith(start)), None)
-    if why is not None:
-        with pytest.raises(UnsupportedError, match=why):
+    refusal = next((text for start, text in REFUSED.items() if name.startswith(start)), None)
+    if refusal is not None:
+        with pytest.raises(UnsupportedError, match=refusal):
             from_onnx(model)
         return
     module = from_onnx(model)
     order = module["main"].attrs["input_names"]
     call = tk.runtime.Executor(tk.compile(module))["main"]
-    seen = 0
+    run_count = 0
     for feeds, want in runs(FOLDERS[name], model):
         out = call(*(feeds[n] for n in order))
-        got = [np.asarray(v) for v in (out if isinstance(out, tuple | list) else [out])]
-        for a, b in zip(got, want, strict=True):
+        outputs = [np.asarray(v) for v in (out if isinstance(out, tuple | list) else [out])]
+        for a, b in zip(outputs, want, strict=True):
             assert (a.dtype, a.shape) == (b.dtype, b.shape)
             np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
-        seen += 1
-    assert seen
+        run_count += 1
+    assert run_count

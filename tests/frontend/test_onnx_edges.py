@@ -39,36 +39,42 @@ def model_of(rows: Sequence[Row], inputs: Mapping[str, Any], opset: int = 21) ->
                 consts[f"c{k}_{i}"] = v
             names.append(v if isinstance(v, str) else f"c{k}_{i}")
         nodes.append(helper.make_node(op, names, [f"y{k}"], **attrs))
-    given = [
+    declared_inputs = [
         value(k, v.dtype, v.shape) if isinstance(v, np.ndarray) else v for k, v in inputs.items()
     ]
     results = [f"y{k}" for k in range(len(rows))]
-    return model(nodes, given, results, consts=consts, opset=opset)
+    return model(nodes, declared_inputs, results, consts=consts, opset=opset)
 
 
-def runtime(made: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    session = ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+def runtime(model_proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    session = ort.InferenceSession(
+        model_proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     return [np.asarray(y) for y in session.run(None, dict(feeds))]
 
 
-def evaluator(made: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    return [np.asarray(y) for y in onnx.reference.ReferenceEvaluator(made).run(None, dict(feeds))]
+def evaluator(model_proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    return [
+        np.asarray(y) for y in onnx.reference.ReferenceEvaluator(model_proto).run(None, dict(feeds))
+    ]
 
 
-def agrees(got: Any, wanted: Sequence[np.ndarray]) -> bool:
+def agrees(output: Any, references: Sequence[np.ndarray]) -> bool:
     """Whether a slice is that of a reference. They differ where it goes backward: ONNX Runtime
     takes the largest integers for the beginning, and the evaluator, as NumPy, a start before the
     beginning for no element, which the standard clamps to the first."""
-    return any(np.array_equal(got, want) for want in wanted)
+    return any(np.array_equal(output, want) for want in references)
 
 
 def check(rows: Sequence[Row], feeds: Mapping[str, np.ndarray], reference: Any = runtime) -> None:
-    made = model_of(rows, feeds)
-    results = tk.compile(made)(**feeds)
-    wanted = reference(made, feeds)
-    for row, got, want in zip(rows, [results] if len(rows) == 1 else results, wanted, strict=True):
-        np.testing.assert_array_equal(got, want, err_msg=str(row))
-        assert np.asarray(got).dtype == want.dtype, row
+    model_proto = model_of(rows, feeds)
+    results = tk.compile(model_proto)(**feeds)
+    expected_outputs = reference(model_proto, feeds)
+    for row, output, want in zip(
+        rows, [results] if len(rows) == 1 else results, expected_outputs, strict=True
+    ):
+        np.testing.assert_array_equal(output, want, err_msg=str(row))
+        assert np.asarray(output).dtype == want.dtype, row
 
 
 def ints(*values: int) -> np.ndarray:
@@ -133,10 +139,12 @@ def test_slices_at_the_ends_of_int64() -> None:
     ]
     for count in (1, 5):
         feeds = {"x": np.arange(float(count))}
-        made = model_of(rows, feeds)
-        references = zip(runtime(made, feeds), evaluator(made, feeds), strict=True)
-        for row, got, wanted in zip(rows, tk.compile(made)(**feeds), references, strict=True):
-            assert agrees(got, wanted), (row, got, wanted)
+        model_proto = model_of(rows, feeds)
+        references = zip(runtime(model_proto, feeds), evaluator(model_proto, feeds), strict=True)
+        for row, output, expected_outputs in zip(
+            rows, tk.compile(model_proto)(**feeds), references, strict=True
+        ):
+            assert agrees(output, expected_outputs), (row, output, expected_outputs)
 
 
 def test_slices_of_a_dimension_of_any_size() -> None:
@@ -144,38 +152,38 @@ def test_slices_of_a_dimension_of_any_size() -> None:
         ("Slice", ["x", ints(a), ints(b), ints(0), ints(s)], {})
         for a, b, s in [(1, -1, LONG), (1, SHORT, SHORT), (1, 2**31 - 1, 1), (SHORT, LONG, 2)]
     ]
-    made = model_of(rows, {"x": value("x", np.float64, ["n"])})
-    run = tk.compile(made)
+    model_proto = model_of(rows, {"x": value("x", np.float64, ["n"])})
+    run = tk.compile(model_proto)
     for count in (1, 2, 5):
         feeds = {"x": np.arange(float(count))}
-        for row, got, want in zip(rows, run(**feeds), runtime(made, feeds), strict=True):
-            np.testing.assert_array_equal(got, want, err_msg=str(row))
+        for row, output, want in zip(rows, run(**feeds), runtime(model_proto, feeds), strict=True):
+            np.testing.assert_array_equal(output, want, err_msg=str(row))
 
 
 def test_slices_by_data() -> None:
     names = ("a", "b", "s")
-    made = model(
+    model_proto = model(
         [helper.make_node("Slice", ["x", "a", "b", "axes", "s"], ["y"])],
         [value("x", np.float64, ["n"]), *(value(n, np.int64, [1]) for n in names)],
         ["y"],
         consts={"axes": ints(0)},
     )
-    run = tk.compile(made)
+    run = tk.compile(model_proto)
     for bounds in slices():
         feeds = {"x": np.arange(5.0), **{n: ints(v) for n, v in zip(names, bounds, strict=True)}}
-        wanted = [*runtime(made, feeds), *evaluator(made, feeds)]
-        assert agrees(run(**feeds), wanted), (bounds, run(**feeds), wanted)
+        references = [*runtime(model_proto, feeds), *evaluator(model_proto, feeds)]
+        assert agrees(run(**feeds), references), (bounds, run(**feeds), references)
 
 
 @pytest.mark.parametrize("extent", [2**31 + 5, "n"])
 def test_the_largest_int32_is_no_end_of_a_longer_dimension(extent: int | str) -> None:
-    made = model(
+    model_proto = model(
         [helper.make_node("Slice", ["x", "a", "b"], ["y"])],
         [value("x", np.int8, [extent])],
         ["y"],
         consts={"a": ints(1), "b": ints(2**31 - 1)},
     )
-    f = main(from_onnx(made.SerializeToString()))
+    f = main(from_onnx(model_proto.SerializeToString()))
     if extent == "n":
         assert "2147483647" in str(f.attrs["assumes"])  # a longer one is refused by the call
     else:
@@ -208,9 +216,11 @@ def test_a_sequence_of_no_steps_and_an_initial_state(op: str, gates: int) -> Non
     operands = ["x", "w", "r", "", "n", *(f"s{k}" for k in range(len(states)))]
     node = helper.make_node(op, operands, results, hidden_size=2, direction="bidirectional")
     x = some(2, 3, 4)
-    made = model([node], [value("x", np.float32, x.shape)], results, consts=consts)
-    for got, want in zip(tk.compile(made)(x), runtime(made, {"x": x}), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    model_proto = model([node], [value("x", np.float32, x.shape)], results, consts=consts)
+    for output, want in zip(
+        tk.compile(model_proto)(x), runtime(model_proto, {"x": x}), strict=True
+    ):
+        np.testing.assert_allclose(output, want, rtol=1e-5, atol=1e-6)
 
 
 def test_a_quantized_resize_differs_only_where_a_quotient_is_a_tie() -> None:
@@ -225,14 +235,14 @@ def test_a_quantized_resize_differs_only_where_a_quotient_is_a_tie() -> None:
             helper.make_node("QuantizeLinear", ["r", "s", "z"], ["y"]),
         ]
         consts = {"s": scale, "z": zero, "k": np.asarray([1, 1, 2, 2], np.float32)}
-        made = model(nodes, [value("x", np.int8, x.shape)], ["y"], consts=consts, opset=19)
+        model_proto = model(nodes, [value("x", np.int8, x.shape)], ["y"], consts=consts, opset=19)
         resize = model(
             [nodes[1]], [value("d", np.float64, x.shape)], ["r"], consts=consts, opset=19
         )
         (exact,) = evaluator(resize, {"d": x.astype(np.float64) - 3})
-        got = np.asarray(tk.compile(made)(x)).astype(np.float64) - 3
+        output = np.asarray(tk.compile(model_proto)(x)).astype(np.float64) - 3
         tie = np.abs(np.abs(exact - np.floor(exact)) - 0.5) < 1e-4
         nearest = np.clip(np.rint(exact), -131, 124)
-        np.testing.assert_array_equal(got[~tie], nearest[~tie])
-        assert (np.abs(got - nearest) <= 1).all()
+        np.testing.assert_array_equal(output[~tie], nearest[~tie])
+        assert (np.abs(output - nearest) <= 1).all()
         assert tie.any() or mode == "cubic"

@@ -31,11 +31,11 @@ def row(
     kinds = [(dtypes or {}).get(k, "float32") for k in range(len(shapes))]
     operands = [RNG.random([need if d == "n" else d for d in s]) for s in shapes]  # type: ignore[misc]
     names = [f"x{k}" for k in range(len(shapes))]
-    made = [
+    initializers = [
         numpy_helper.from_array(np.asarray(0 if c is None else c), f"c{k}")
         for k, c in enumerate(constants)
     ]
-    inputs = [c.name if constants[k] is not None else "" for k, c in enumerate(made)]
+    inputs = [c.name if constants[k] is not None else "" for k, c in enumerate(initializers)]
     domain = attrs.pop("domain", "")
     node = helper.make_node(
         op, [*names, *inputs], [f"y{k}" for k in range(outputs)], domain=domain, **attrs
@@ -49,7 +49,7 @@ def row(
             for n, t, s in zip(names, types, shapes, strict=True)
         ],
         [onnx.ValueInfoProto(name=f"y{k}") for k in range(outputs)],
-        [c for k, c in enumerate(made) if constants[k] is not None],
+        [c for k, c in enumerate(initializers) if constants[k] is not None],
     )
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
     model = onnx.shape_inference.infer_shapes(
@@ -111,12 +111,12 @@ TABLE = [
 
 def meeting() -> list[Variant]:
     """An operand of "n" beside one of a foreign name, of 3 and of 1."""
-    found = []
+    variants_of_ends = []
     for size in (3, 1):
         v = row("Mul", [("n", 4), (size, 4)], size, name=f"Mul with m = {size}")
         v.model.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "unk__6"
-        found.append(v)
-    return found
+        variants_of_ends.append(v)
+    return variants_of_ends
 
 
 # What ONNX Runtime computes of no elements and we refuse: (name, size) -> why.
@@ -129,7 +129,7 @@ REFUSED = {
 
 
 def test_what_onnx_runtime_refuses_is_refused_and_the_others_agree() -> None:
-    found = [(v.name, *said) for v, said in outcomes([*TABLE, *meeting()])]
-    strange = [f for f in found if f[1] != "differs" or (f[0], f[2]) not in REFUSED]
+    differences = [(v.name, *details) for v, details in outcomes([*TABLE, *meeting()])]
+    strange = [f for f in differences if f[1] != "differs" or (f[0], f[2]) not in REFUSED]
     assert strange == []
-    assert {(name, n) for name, _, n, _ in found} == set(REFUSED)
+    assert {(name, n) for name, _, n, _ in differences} == set(REFUSED)

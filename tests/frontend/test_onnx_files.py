@@ -21,17 +21,17 @@ from tests.frontend.onnx_models import agree, main, model, value
 NO_FILES = ExternalFiles(None, ())
 
 
-def read(made: onnx.ModelProto) -> Model:
-    found = decode(MODEL, memoryview(made.SerializeToString()))
-    assert isinstance(found, Model)
-    return found
+def read(model_proto: onnx.ModelProto) -> Model:
+    decoded = decode(MODEL, memoryview(model_proto.SerializeToString()))
+    assert isinstance(decoded, Model)
+    return decoded
 
 
 def tensor(proto: TensorProto) -> np.ndarray:
     """The tensor as our reader sees it inside a model."""
-    made = onnx.ModelProto()
-    made.graph.initializer.append(proto)
-    graph = read(made).graph
+    model_proto = onnx.ModelProto()
+    model_proto.graph.initializer.append(proto)
+    graph = read(model_proto).graph
     assert graph is not None
     return to_array(graph.initializer[0], NO_FILES)
 
@@ -49,16 +49,16 @@ def test_tensors_of_every_dtype(code: int, raw: bool) -> None:
             proto.int32_data.extend(array.view(np.uint16).ravel().tolist())
         else:
             proto = helper.make_tensor("t", code, [2, 3], array.ravel())
-    got = tensor(proto)
-    assert got.dtype == dtype and got.shape == (2, 3)
-    assert got.tobytes() == array.tobytes()
+    array_read = tensor(proto)
+    assert array_read.dtype == dtype and array_read.shape == (2, 3)
+    assert array_read.tobytes() == array.tobytes()
 
 
 def test_empty_and_scalar_tensors() -> None:
     for array in (np.zeros((0, 3), np.float32), np.array(2.5), np.array(-7, np.int64)):
-        got = tensor(numpy_helper.from_array(array))
-        np.testing.assert_array_equal(got, array)
-        assert got.shape == array.shape
+        array_read = tensor(numpy_helper.from_array(array))
+        np.testing.assert_array_equal(array_read, array)
+        assert array_read.shape == array.shape
 
 
 @settings(max_examples=100)
@@ -86,17 +86,17 @@ def test_every_field_that_an_import_needs() -> None:
         "is": [-1, 2**40],
         "ss": ["a", "b"],
     }
-    made = model(
+    model_proto = model(
         [helper.make_node("Op", ["x", "", "w"], ["y"], name="n", domain="d", **attrs)],
         [value("x", np.float32, ["batch", 3, None])],
         ["y"],
         consts={"w": np.ones(2)},
         domains={"d": 4},
     )
-    got = read(made)
-    assert got.graph is not None
-    assert [(o.domain, o.version) for o in got.opset_import] == [("", 17), ("d", 4)]
-    (node,) = got.graph.node
+    decoded = read(model_proto)
+    assert decoded.graph is not None
+    assert [(o.domain, o.version) for o in decoded.opset_import] == [("", 17), ("d", 4)]
+    (node,) = decoded.graph.node
     assert (node.name, node.op_type, node.domain) == ("n", "Op", "d")
     assert (node.input, node.output) == (("x", "", "w"), ("y",))
     by_name = {a.name: a for a in node.attribute}
@@ -104,7 +104,7 @@ def test_every_field_that_an_import_needs() -> None:
     assert by_name["fs"].floats.tolist() == [1, 2]
     assert by_name["is"].ints.tolist() == [-1, 2**40]
     assert [bytes(s) for s in by_name["ss"].strings] == [b"a", b"b"]
-    shape = got.graph.input[0].type.tensor.shape  # type: ignore[union-attr]
+    shape = decoded.graph.input[0].type.tensor.shape  # type: ignore[union-attr]
     assert [(d.value, d.param) for d in shape.dim] == [(None, "batch"), (3, ""), (None, "")]
 
 
@@ -129,14 +129,14 @@ def _size(data: bytes) -> bytes:
 def test_weights_are_views_of_the_file(tmp_path: Path) -> None:
     """Importing a 64 MB model takes a few MB of memory, transposed weights included."""
     w = np.ones((4096, 4096), np.float32)
-    made = model(
+    model_proto = model(
         [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)],
         [value("x", np.float32, [1, 4096])],
         ["y"],
         consts={"w": w},
     )
     path = tmp_path / "big.onnx"
-    onnx.save(made, path)
+    onnx.save(model_proto, path)
     code = (
         "import tracemalloc, sys\n"
         "from tensorkiln.frontend import from_onnx\n"
@@ -163,14 +163,14 @@ def test_importing_the_room_loads_nothing() -> None:
 def test_bytes_path_and_object_give_the_same(tmp_path: Path) -> None:
     from tensorkiln.frontend import from_onnx
 
-    made = model(
+    model_proto = model(
         [helper.make_node("Relu", ["x"], ["y"], name="r")], [value("x", np.float32, [2])], ["y"]
     )
     path = tmp_path / "m.onnx"
-    onnx.save(made, path)
+    onnx.save(model_proto, path)
     spans = [
         [(b.value.op, b.value.span) for b in main(from_onnx(m)).bindings]
-        for m in (made, made.SerializeToString(), path, str(path))
+        for m in (model_proto, model_proto.SerializeToString(), path, str(path))
     ]
     assert spans == [[("relu", "r")]] * 4
-    agree(made, {"x": np.array([-1, 1], np.float32)})
+    agree(model_proto, {"x": np.array([-1, 1], np.float32)})

@@ -23,13 +23,15 @@ def complex_of(x: np.ndarray) -> np.ndarray:
 
 
 def run(x: np.ndarray, length: int | None, axis: int, opset: int, **attrs: int) -> np.ndarray:
-    given = None if length is None else np.array(length)
+    length_operand = None if length is None else np.array(length)
     if opset < 20:
-        made, feeds = node_model("DFT", [x, given], opset=opset, fixed=(1,), axis=axis, **attrs)
+        model_proto, feeds = node_model(
+            "DFT", [x, length_operand], opset=opset, fixed=(1,), axis=axis, **attrs
+        )
     else:
-        operands = [x, given, np.array(axis)]
-        made, feeds = node_model("DFT", operands, opset=opset, fixed=(1, 2), **attrs)
-    return ours(from_onnx(made), feeds)[0]
+        operands = [x, length_operand, np.array(axis)]
+        model_proto, feeds = node_model("DFT", operands, opset=opset, fixed=(1, 2), **attrs)
+    return ours(from_onnx(model_proto), feeds)[0]
 
 
 @pytest.mark.parametrize("opset", [17, 20])
@@ -41,10 +43,10 @@ def test_whole(parts: int, inverse: int, axis: int, length: int | None, opset: i
     x = f(3, 7, 6, parts)
     transform = np.fft.ifft if inverse else np.fft.fft
     want = transform(complex_of(x), length, axis=axis if axis >= 0 else 2)
-    got = run(x, length, axis, opset, inverse=inverse)
-    assert got.shape == (*want.shape, 2)
-    np.testing.assert_allclose(got[..., 0], want.real, atol=1e-5)
-    np.testing.assert_allclose(got[..., 1], want.imag, atol=1e-5)
+    spectrum = run(x, length, axis, opset, inverse=inverse)
+    assert spectrum.shape == (*want.shape, 2)
+    np.testing.assert_allclose(spectrum[..., 0], want.real, atol=1e-5)
+    np.testing.assert_allclose(spectrum[..., 1], want.imag, atol=1e-5)
 
 
 @pytest.mark.parametrize("length", [None, 1, 2, 5, 6, 12])
@@ -52,9 +54,9 @@ def test_whole(parts: int, inverse: int, axis: int, length: int | None, opset: i
 def test_half(axis: int, length: int | None) -> None:
     x = f(6, 5, 1)
     want = np.fft.rfft(x[..., 0].astype(np.float64), length, axis=axis)
-    got = run(x, length, axis, 20, onesided=1)
-    assert got.shape == (*want.shape, 2)
-    np.testing.assert_allclose(got[..., 0] + 1j * got[..., 1], want, atol=1e-5)
+    spectrum = run(x, length, axis, 20, onesided=1)
+    assert spectrum.shape == (*want.shape, 2)
+    np.testing.assert_allclose(spectrum[..., 0] + 1j * spectrum[..., 1], want, atol=1e-5)
     y = f(4, 5, 2)
     back = np.fft.irfft(complex_of(y), length, axis=axis)
     np.testing.assert_allclose(
@@ -74,9 +76,9 @@ def test_half(axis: int, length: int | None) -> None:
     ],
 )
 def test_refusals(shape: tuple[int, ...], attrs: dict[str, Any], says: str) -> None:
-    made, _ = node_model("DFT", [f(*shape)], opset=17, **attrs)
-    (found,) = check_onnx(made)
-    assert says in found.message
+    model_proto, _ = node_model("DFT", [f(*shape)], opset=17, **attrs)
+    (issue,) = check_onnx(model_proto)
+    assert says in issue.message
 
 
 @pytest.mark.parametrize("onesided", [0, 1])
@@ -86,24 +88,24 @@ def test_frames(size: int, step: int, window: bool, onesided: int) -> None:
     x = rng.standard_normal((2, 33, 1)).astype(np.float32)
     hann = np.hanning(size).astype(np.float32) if window else None
     operands = [x, np.array(step), hann, np.array(size)]
-    made, feeds = node_model("STFT", operands, opset=17, fixed=(1, 2, 3), onesided=onesided)
-    (got,) = ours(from_onnx(made), feeds)
+    model_proto, feeds = node_model("STFT", operands, opset=17, fixed=(1, 2, 3), onesided=onesided)
+    (spectrum,) = ours(from_onnx(model_proto), feeds)
     starts = range(0, 33 - size + 1, step)
     frames = np.stack([x[:, a : a + size, 0].astype(float) for a in starts], 1)
     frames = frames if hann is None else frames * hann
     want = np.fft.rfft(frames) if onesided else np.fft.fft(frames)
-    np.testing.assert_allclose(got[..., 0] + 1j * got[..., 1], want, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(spectrum[..., 0] + 1j * spectrum[..., 1], want, rtol=1e-4, atol=1e-4)
 
 
 def test_frames_of_complex_signals() -> None:
     rng = np.random.default_rng(2)
     x = rng.standard_normal((1, 20, 2)).astype(np.float32)
     operands = [x, np.array(5), None, np.array(10)]
-    made, feeds = node_model("STFT", operands, opset=17, fixed=(1, 3), onesided=0)
-    (got,) = ours(from_onnx(made), feeds)
+    model_proto, feeds = node_model("STFT", operands, opset=17, fixed=(1, 3), onesided=0)
+    (spectrum,) = ours(from_onnx(model_proto), feeds)
     signal = x[..., 0] + 1j * x[..., 1]
     want = np.fft.fft(np.stack([signal[:, a : a + 10] for a in (0, 5, 10)], 1))
-    np.testing.assert_allclose(got[..., 0] + 1j * got[..., 1], want, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(spectrum[..., 0] + 1j * spectrum[..., 1], want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [1, 11])
@@ -116,10 +118,10 @@ def test_mel_weights(bins: int, size: int, rate: int, low: float, high: float, d
 
     operands = [np.array(v) for v in (bins, size, rate)]
     operands += [np.array(v, np.float32) for v in (low, high)]
-    made, feeds = node_model(
+    model_proto, feeds = node_model(
         "MelWeightMatrix", operands, opset=17, fixed=(0, 1, 2, 3, 4), output_datatype=dtype
     )
-    (got,) = ours(from_onnx(made), feeds)
-    (want,) = ReferenceEvaluator(made).run(None, feeds)
-    assert got.dtype == want.dtype
-    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)
+    (weights,) = ours(from_onnx(model_proto), feeds)
+    (want,) = ReferenceEvaluator(model_proto).run(None, feeds)
+    assert weights.dtype == want.dtype
+    np.testing.assert_allclose(weights, want, rtol=1e-6, atol=1e-7)

@@ -52,7 +52,7 @@ def test_sizes_computed_from_sizes_in_many_steps() -> None:
             node("Min", "most many", "count"),
             node("ConstantOfShape", "count", "zeros"),
         ]
-        made = model(
+        model_proto = model(
             [node("Shape", "x", "s0"), *chain, *ends],
             [value("x", np.float32, ["n"])],
             ["number", "zeros"],
@@ -63,7 +63,7 @@ def test_sizes_computed_from_sizes_in_many_steps() -> None:
                 "many": np.array([99]),
             },
         )
-        f = tk.compile(made.SerializeToString())
+        f = tk.compile(model_proto.SerializeToString())
         for n in (0, 1, 2) if name == "half_sum" else (0, 1):
             expected = n
             for _ in range(STEPS):
@@ -86,8 +86,8 @@ def test_tensors_that_grow_by_half_of_themselves() -> None:
             node("Concat", f"x{i} p{i}", f"x{i + 1}", axis=0),
         ]
     consts = {"two": np.array([2]), "zero": np.array([0])}
-    made = model(nodes, [value("x0", np.float32, ["n"])], [f"x{steps}"], consts=consts)
-    f = tk.compile(made.SerializeToString())
+    model_proto = model(nodes, [value("x0", np.float32, ["n"])], [f"x{steps}"], consts=consts)
+    f = tk.compile(model_proto.SerializeToString())
     for n in (0, 1, 3, 10):
         expected = x = np.arange(n, dtype=np.float32)
         for _ in range(steps):

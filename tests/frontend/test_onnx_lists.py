@@ -40,11 +40,11 @@ def build(nodes: list[Any], feeds: Any, outputs: list[str], consts: Any = None) 
 
 
 def check(nodes: list[Any], feeds: Any, outputs: list[str], consts: Any = None) -> Any:
-    made = build(nodes, feeds, outputs, consts)
-    module = from_onnx(made)
-    got, want = ours(module, feeds), flat(ReferenceEvaluator(made).run(None, feeds))
-    assert [(a.shape, a.dtype) for a in got] == [(a.shape, a.dtype) for a in want]
-    for a, b in zip(got, want, strict=True):
+    model_proto = build(nodes, feeds, outputs, consts)
+    module = from_onnx(model_proto)
+    results, want = ours(module, feeds), flat(ReferenceEvaluator(model_proto).run(None, feeds))
+    assert [(a.shape, a.dtype) for a in results] == [(a.shape, a.dtype) for a in want]
+    for a, b in zip(results, want, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     return module
 
@@ -54,13 +54,13 @@ MAKE = N("SequenceConstruct", ["a", "b", "c"], ["l"])
 CONSTS = {"zero": s(0), "one": s(1), "last": s(-1)}
 
 
-@pytest.mark.parametrize("at", ["zero", "one", "last"])
-def test_lists_of_tensors(at: str) -> None:
+@pytest.mark.parametrize("index_name", ["zero", "one", "last"])
+def test_lists_of_tensors(index_name: str) -> None:
     nodes = [
         MAKE,
-        N("SequenceAt", ["l", at], ["x"]),
-        N("SequenceInsert", ["l", "a", at], ["m"]),
-        N("SequenceErase", ["m", at], ["n"]),
+        N("SequenceAt", ["l", index_name], ["x"]),
+        N("SequenceInsert", ["l", "a", index_name], ["m"]),
+        N("SequenceErase", ["m", index_name], ["n"]),
         N("SequenceInsert", ["n", "b"], ["o"]),
         N("SequenceErase", ["o"], ["q"]),
         N("ConcatFromSequence", ["o"], ["y"], axis=1),
@@ -239,20 +239,20 @@ def test_loops_in_loops_are_unrolled_to_a_limit_in_all() -> None:
         )
     nodes = [N("Loop", ["n", "true", "x"], ["y"], body=body, name="outer")]
     feeds = {"x": np.zeros(3, np.float32)}
-    made = build(nodes, feeds, ["y"], {"n": s(26), "one": np.float32(1), **TRUE})
-    found = np.asarray(tk.compile(from_onnx(made))(*feeds.values()))
-    np.testing.assert_array_equal(found, np.full(3, 26.0**3))
+    model_proto = build(nodes, feeds, ["y"], {"n": s(26), "one": np.float32(1), **TRUE})
+    output = np.asarray(tk.compile(from_onnx(model_proto))(*feeds.values()))
+    np.testing.assert_array_equal(output, np.full(3, 26.0**3))
 
 
 def test_a_branch_takes_no_operands() -> None:
     branch = graph([N("Relu", ["k"], ["z"])], [value("k", np.float32, [3])], ["z"])
     nodes = [N("If", ["true"], ["y"], then_branch=branch, else_branch=branch)]
-    (found,) = check_onnx(build(nodes, {"x": f(3)}, ["y"], TRUE))
-    assert "a body of 1 operands for 0" in found.message
+    (issue,) = check_onnx(build(nodes, {"x": f(3)}, ["y"], TRUE))
+    assert "a body of 1 operands for 0" in issue.message
 
 
 @pytest.mark.parametrize(("nodes", "says"), REFUSED, ids=[says for _, says in REFUSED])
 def test_refusals(nodes: list[Any], says: str) -> None:
     feeds = {"x": f(3), "k": s(2)}
-    (found,) = check_onnx(build(nodes, feeds, ["y"], CONSTS))
-    assert says in found.message
+    (issue,) = check_onnx(build(nodes, feeds, ["y"], CONSTS))
+    assert says in issue.message

@@ -48,10 +48,10 @@ def rank(value: Any) -> float:
 def test_the_first_of_many(dtype: str, count: int, largest: int) -> None:
     """By selection and, beyond 16 or where there is no key, by ranks."""
     x = rows(dtype, 3, 70)
-    made, feeds = node_model(
+    model_proto, feeds = node_model(
         "TopK", [x, np.array([count])], opset=11, fixed=(1,), outputs=2, largest=largest
     )
-    values, index = ours(from_onnx(made), feeds)
+    values, index = ours(from_onnx(model_proto), feeds)
     want = first(x, count, largest)
     np.testing.assert_array_equal(index, want)
     np.testing.assert_array_equal(values, np.take_along_axis(x, want, 1))
@@ -68,25 +68,25 @@ def test_all_may_be_equal_or_no_numbers(dtype: str, largest: int) -> None:
             np.where(np.arange(40) % 3 == 0, np.nan, -np.inf),
         ]
     ).astype(dtype)
-    made, feeds = node_model(
+    model_proto, feeds = node_model(
         "TopK", [x, np.array([9])], opset=11, fixed=(1,), outputs=2, largest=largest
     )
-    index = ours(from_onnx(made), feeds)[1]
+    index = ours(from_onnx(model_proto), feeds)[1]
     key = np.where(np.isnan(x), np.inf, np.clip(x, -1e300, 1e300))
     want = np.argsort(-key if largest else key, axis=1, kind="stable")[:, :9]
     np.testing.assert_array_equal(index, want)
 
 
 def test_of_any_length() -> None:
-    made, _ = node_model(
+    model_proto, _ = node_model(
         "TopK", [rows("float32", 2, 50), np.array([4])], opset=11, fixed=(1,), outputs=2
     )
-    made.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "n"
-    exe = tk.compile(from_onnx(made))
+    model_proto.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "n"
+    exe = tk.compile(from_onnx(model_proto))
     for length in (4, 9, 200):
         x = rows("float32", 2, max(length, 6))[:, :length]
-        for mine, other in zip(exe(x), theirs(made, {"x0": x}), strict=True):
-            np.testing.assert_array_equal(np.asarray(mine), other)
+        for mine, expected in zip(exe(x), theirs(model_proto, {"x0": x}), strict=True):
+            np.testing.assert_array_equal(np.asarray(mine), expected)
 
 
 @pytest.mark.parametrize("exclusive", [0, 1])
@@ -94,7 +94,7 @@ def test_of_any_length() -> None:
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 128, 1000, 64 * 64 + 3])
 def test_long_sums(length: int, reverse: int, exclusive: int) -> None:
     for x, axis in ((R.integers(-9, 9, (2, length)), 1), (R.standard_normal((length, 2)), 0)):
-        made, feeds = node_model(
+        model_proto, feeds = node_model(
             "CumSum",
             [x, np.array(axis)],
             opset=14,
@@ -102,17 +102,19 @@ def test_long_sums(length: int, reverse: int, exclusive: int) -> None:
             reverse=reverse,
             exclusive=exclusive,
         )
-        agree(made, feeds, rtol=1e-9, atol=1e-9)
+        agree(model_proto, feeds, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("exclusive", [0, 1])
 def test_long_products(exclusive: int) -> None:
     x = 1 + 0.01 * R.standard_normal((2, 150))
-    made, feeds = node_model("CumProd", [x, np.array(1)], opset=26, fixed=(1,), exclusive=exclusive)
+    model_proto, feeds = node_model(
+        "CumProd", [x, np.array(1)], opset=26, fixed=(1,), exclusive=exclusive
+    )
     want = np.cumprod(x, axis=1)
     if exclusive:
         want = np.concatenate([np.ones((2, 1)), want[:, :-1]], axis=1)
-    np.testing.assert_allclose(ours(from_onnx(made), feeds)[0], want, rtol=1e-9)
+    np.testing.assert_allclose(ours(from_onnx(model_proto), feeds)[0], want, rtol=1e-9)
 
 
 @pytest.mark.parametrize("op", ["TopK", "CumSum"])
@@ -121,7 +123,7 @@ def test_no_pair_of_all_elements_is_looked_at(op: str) -> None:
     length = 5000
     x = R.standard_normal((1, length)).astype(np.float32)
     second = np.array([8]) if op == "TopK" else np.array(1)
-    made, _ = node_model(op, [x, second], opset=14, fixed=(1,), outputs=1 + (op == "TopK"))
-    types = [b.var.type for b in main(from_onnx(made)).bindings]
+    model_proto, _ = node_model(op, [x, second], opset=14, fixed=(1,), outputs=1 + (op == "TopK"))
+    types = [b.var.type for b in main(from_onnx(model_proto)).bindings]
     sizes = [math.prod(t.static_shape() or ()) for t in types if isinstance(t, TensorType)]
     assert max(sizes) <= 66 * length

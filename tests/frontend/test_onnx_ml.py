@@ -127,14 +127,14 @@ FEATURES: list[tuple[str, list[np.ndarray], tuple[int, int], dict[str, Any]]] = 
 )
 def test_features_and_models(op: str, operands: Any, output: Any, attrs: Any) -> None:
     for version in (2, 4) if op == "LabelEncoder" else (3,):
-        made, feeds = ml_model(op, operands, [output], version, **attrs)
-        agree(made, feeds, rtol=1e-4, atol=1e-5)
+        model_proto, feeds = ml_model(op, operands, [output], version, **attrs)
+        agree(model_proto, feeds, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("transform", ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO"])
 @pytest.mark.parametrize("classes", [2, 3, 5])
 def test_linear_classifiers(classes: int, transform: str) -> None:
-    made, feeds = ml_model(
+    model_proto, feeds = ml_model(
         "LinearClassifier",
         [f(20, 4)],
         [(INT, 1), (FLOAT, 2)],
@@ -143,12 +143,12 @@ def test_linear_classifiers(classes: int, transform: str) -> None:
         classlabels_ints=list(range(10, 10 + classes)),
         post_transform=transform,
     )
-    agree(made, feeds, rtol=1e-4, atol=1e-5)
+    agree(model_proto, feeds, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("transform", ["NONE", "LOGISTIC"])
 def test_linear_classifiers_of_one_score(transform: str) -> None:
-    made, feeds = ml_model(
+    model_proto, feeds = ml_model(
         "LinearClassifier",
         [f(20, 4)],
         [(INT, 1), (FLOAT, 2)],
@@ -157,7 +157,7 @@ def test_linear_classifiers_of_one_score(transform: str) -> None:
         classlabels_ints=[3, 4],
         post_transform=transform,
     )
-    agree(made, feeds, rtol=1e-4, atol=1e-5)
+    agree(model_proto, feeds, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("probabilities", [False, True])
@@ -165,9 +165,12 @@ def test_linear_classifiers_of_one_score(transform: str) -> None:
 @pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
 def test_classifiers_of_support_vectors(kernel: str, classes: int, probabilities: bool) -> None:
     counts = [3 + c % 2 for c in range(classes)]
-    total, both = sum(counts), classes * (classes - 1) // 2
-    more = {"prob_a": (-abs(f(both)) - 0.5).tolist(), "prob_b": (f(both) / 4).tolist()}
-    made, feeds = ml_model(
+    total, pair_count = sum(counts), classes * (classes - 1) // 2
+    probability_attrs = {
+        "prob_a": (-abs(f(pair_count)) - 0.5).tolist(),
+        "prob_b": (f(pair_count) / 4).tolist(),
+    }
+    model_proto, feeds = ml_model(
         "SVMClassifier",
         [f(40, 4)],
         [(INT, 1), (FLOAT, 2)],
@@ -175,12 +178,12 @@ def test_classifiers_of_support_vectors(kernel: str, classes: int, probabilities
         coefficients=f(total * (classes - 1)).tolist(),
         support_vectors=f(total * 4).tolist(),
         vectors_per_class=counts,
-        rho=f(both).tolist(),
+        rho=f(pair_count).tolist(),
         kernel_type=kernel,
         kernel_params=[0.3, 0.2, 3.0],
-        **(more if probabilities else {}),
+        **(probability_attrs if probabilities else {}),
     )
-    agree(made, feeds, rtol=2e-4, atol=1e-5)
+    agree(model_proto, feeds, rtol=2e-4, atol=1e-5)
 
 
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
@@ -214,12 +217,12 @@ def trees(
         f"{prefix}_{k}": [] for k in ("treeids", "nodeids", "ids", "weights")
     }
     for tree in range(count):
-        waiting, made = [(0, 0)], 1
+        waiting, node_count = [(0, 0)], 1
         while waiting:
             number, level = waiting.pop(0)
             leaf = level == depth or (level > 1 and R.random() < 0.3)
             mode = "LEAF" if leaf else f"BRANCH_{R.choice(modes)}"
-            split = (0, 0) if leaf else (made, made + 1)
+            split = (0, 0) if leaf else (node_count, node_count + 1)
             row = [
                 tree,
                 number,
@@ -239,8 +242,8 @@ def trees(
                     for column, v in zip(weights.values(), row, strict=True):
                         column.append(v)
             else:
-                waiting += [(made, level + 1), (made + 1, level + 1)]
-                made += 2
+                waiting += [(node_count, level + 1), (node_count + 1, level + 1)]
+                node_count += 2
     return {**out, **weights}
 
 
@@ -252,22 +255,24 @@ def samples(count: int, features: int, missing: bool) -> np.ndarray:
 
 
 @pytest.mark.parametrize("missing", [False, True])
-@pytest.mark.parametrize("how", ["SUM", "AVERAGE", "MIN", "MAX"])
+@pytest.mark.parametrize("aggregation", ["SUM", "AVERAGE", "MIN", "MAX"])
 @pytest.mark.parametrize("targets", [1, 3])
 @pytest.mark.parametrize("modes", [("LEQ",), ("LT",), MODES])
-def test_tree_regressors(modes: tuple[str, ...], targets: int, how: str, missing: bool) -> None:
+def test_tree_regressors(
+    modes: tuple[str, ...], targets: int, aggregation: str, missing: bool
+) -> None:
     # Where no tree has a weight for a target, ONNX Runtime leaves out its base value.
-    forest = trees(7, 5, 6, list(range(targets)), modes, "target", how == "SUM")
-    made, feeds = ml_model(
+    forest = trees(7, 5, 6, list(range(targets)), modes, "target", aggregation == "SUM")
+    model_proto, feeds = ml_model(
         "TreeEnsembleRegressor",
         [samples(40, 6, missing)],
         [(FLOAT, 2)],
         n_targets=targets,
-        aggregate_function=how,
-        **({"base_values": f(targets).tolist()} if how == "SUM" else {}),
+        aggregate_function=aggregation,
+        **({"base_values": f(targets).tolist()} if aggregation == "SUM" else {}),
         **forest,
     )
-    agree(made, feeds, rtol=1e-4, atol=1e-5)
+    agree(model_proto, feeds, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("transform", ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO"])
@@ -277,7 +282,7 @@ def test_tree_classifiers(positive: bool, classes: int, ids: list[int], transfor
     forest = trees(6, 4, 5, ids, ("LEQ",), "class")
     if positive:
         forest["class_weights"] = [abs(v) / 6 for v in forest["class_weights"]]
-    made, feeds = ml_model(
+    model_proto, feeds = ml_model(
         "TreeEnsembleClassifier",
         [samples(50, 5, True)],
         [(INT, 1), (FLOAT, 2)],
@@ -285,22 +290,22 @@ def test_tree_classifiers(positive: bool, classes: int, ids: list[int], transfor
         post_transform=transform,
         **forest,
     )
-    agree(made, feeds, rtol=1e-4, atol=1e-5)
+    agree(model_proto, feeds, rtol=1e-4, atol=1e-5)
 
 
 def test_deep_trees_compile_for_any_number_of_samples() -> None:
     forest = trees(10, 12, 6, [0], ("LEQ",), "target")
     x = samples(33, 6, False)
-    made, _ = ml_model("TreeEnsembleRegressor", [x], [(FLOAT, 2)], n_targets=1, **forest)
-    made.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
-    exe = tk.compile(from_onnx(made))
+    model_proto, _ = ml_model("TreeEnsembleRegressor", [x], [(FLOAT, 2)], n_targets=1, **forest)
+    model_proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    exe = tk.compile(from_onnx(model_proto))
     for count in (1, 5, 33):
-        (want,) = theirs(made, {"x0": x[:count]})
+        (want,) = theirs(model_proto, {"x0": x[:count]})
         np.testing.assert_allclose(np.asarray(exe(x[:count])), want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("how", [0, 1, 2, 3])
-def test_trees_of_the_new_form(how: int) -> None:
+@pytest.mark.parametrize("aggregation", [0, 1, 2, 3])
+def test_trees_of_the_new_form(aggregation: int) -> None:
     """All modes, sets among them, against the tree's own meaning."""
     splits = np.array([0.5, 1.0, np.nan, -0.5], np.float32)
     attrs = {
@@ -316,20 +321,25 @@ def test_trees_of_the_new_form(how: int) -> None:
         "leaf_weights": numpy_helper.from_array(f(6)),
         "membership_values": numpy_helper.from_array(np.array([1, -1, 2, np.nan], np.float32)),
         "n_targets": 2,
-        "aggregate_function": how,
+        "aggregate_function": aggregation,
     }
     x = samples(60, 3, False)
-    made, feeds = ml_model("TreeEnsemble", [x], [(FLOAT, 2)], version=5, **attrs)
-    (got,) = ours(from_onnx(made), feeds)
+    model_proto, feeds = ml_model("TreeEnsemble", [x], [(FLOAT, 2)], version=5, **attrs)
+    (output,) = ours(from_onnx(model_proto), feeds)
     leaf = numpy_helper.to_array(attrs["leaf_weights"])
-    for row, mine in zip(x, got, strict=True):
+    for row, mine in zip(x, output, strict=True):
         first = (0 if row[1] > 1.0 else 1) if row[0] <= 0.5 else 2
         second = (4 if row[0] == -0.5 else 5) if row[2] in (1, -1, 2) else 3
         for target in (0, 1):
-            found = [leaf[k] for k in (first, second) if k % 2 == target]
+            leaf_weights = [leaf[k] for k in (first, second) if k % 2 == target]
             want = 0.0
-            if found:
-                want = [sum(found) / 2, sum(found), min(found), max(found)][how]
+            if leaf_weights:
+                want = [
+                    sum(leaf_weights) / 2,
+                    sum(leaf_weights),
+                    min(leaf_weights),
+                    max(leaf_weights),
+                ][aggregation]
             np.testing.assert_allclose(mine[target], want, rtol=1e-5)
 
 
@@ -358,10 +368,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("op", "attrs", "says"), REFUSED)
 def test_refusals(op: str, attrs: dict[str, Any], says: str) -> None:
-    made, _ = ml_model(op, [f(2, 3)], [(FLOAT, 2)], **attrs)
-    (found,) = check_onnx(made)
-    assert says in found.message
-    assert found.hint or "features" in says or "norm" in says or says.endswith("values")
+    model_proto, _ = ml_model(op, [f(2, 3)], [(FLOAT, 2)], **attrs)
+    (issue,) = check_onnx(model_proto)
+    assert says in issue.message
+    assert issue.hint or "features" in says or "norm" in says or says.endswith("values")
 
 
 SMALL: dict[str, Any] = {
@@ -402,13 +412,13 @@ def test_trees_that_are_broken(change: dict[str, Any], says: str) -> None:
         k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v
         for k, v in {**SMALL, **change}.items()
     }
-    made, _ = ml_model("TreeEnsemble", [f(2, 3)], [(FLOAT, 2)], version=5, **attrs)
-    (found,) = check_onnx(made)
-    assert says in found.message
+    model_proto, _ = ml_model("TreeEnsemble", [f(2, 3)], [(FLOAT, 2)], version=5, **attrs)
+    (issue,) = check_onnx(model_proto)
+    assert says in issue.message
 
 
 def test_one_row_of_coefficients_without_an_intercept() -> None:
-    made, feeds = ml_model(
+    model_proto, feeds = ml_model(
         "LinearClassifier",
         [f(20, 4)],
         [(INT, 1), (FLOAT, 2)],
@@ -416,9 +426,9 @@ def test_one_row_of_coefficients_without_an_intercept() -> None:
         classlabels_ints=[3, 4],
         post_transform="LOGISTIC",
     )
-    label, scores = ours(from_onnx(made), feeds)
-    given = {a.name: np.array(a.floats) for a in made.graph.node[0].attribute}
-    coefficients = given["coefficients"]
+    label, scores = ours(from_onnx(model_proto), feeds)
+    attributes = {a.name: np.array(a.floats) for a in model_proto.graph.node[0].attribute}
+    coefficients = attributes["coefficients"]
     want = 1 / (1 + np.exp(-feeds["x0"] @ coefficients))
     np.testing.assert_allclose(scores, np.stack([1 - want, want], 1), rtol=1e-4, atol=1e-6)
     np.testing.assert_array_equal(label, 3 + (want > 0.5))
@@ -451,15 +461,15 @@ def test_labels_that_are_strings(version: int) -> None:
         nodes, "g", [value("x", x.dtype, x.shape)], [onnx.ValueInfoProto(name=o) for o in outputs]
     )
     imports = [helper.make_opsetid("", 17), helper.make_opsetid(ML, version)]
-    made = helper.make_model(graph, opset_imports=imports, ir_version=8)
-    module = from_onnx(made)
+    model_proto = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    module = from_onnx(model_proto)
     tables = {name: rows for name, *rows in main(module).attrs["texts"]}
     assert set(tables) == {"label", "name", "back"} and tables["label"] == texts
     compiled = tk.compile(module)
-    want = theirs(made, {"x": x})
+    want = theirs(model_proto, {"x": x})
     assert len(set(want[0])) > 1
-    for found in (ours(module, {"x": x}), [np.asarray(v) for v in compiled(x)]):
-        for name, a, b in zip(outputs, found, want, strict=True):
+    for results in (ours(module, {"x": x}), [np.asarray(v) for v in compiled(x)]):
+        for name, a, b in zip(outputs, results, want, strict=True):
             if name in tables:
                 assert a.dtype == np.int64 and [tables[name][k] for k in a] == list(b)
             elif name == "maps":
@@ -472,13 +482,13 @@ def test_labels_that_are_strings(version: int) -> None:
 
 def test_labels_that_are_strings_may_be_left_unread() -> None:
     forest = trees(3, 3, 4, [0, 1, 2], ("LEQ",), "class")
-    made, feeds = ml_model(
+    model_proto, feeds = ml_model(
         "TreeEnsembleClassifier",
         [samples(9, 4, False)],
         [(TensorProto.STRING, 1), (FLOAT, 2)],
         classlabels_strings=["a", "b", "c"],
         **forest,
     )
-    want = theirs(made, feeds)[1]
-    del made.graph.output[0]
-    np.testing.assert_allclose(ours(from_onnx(made), feeds)[0], want, rtol=1e-5)
+    want = theirs(model_proto, feeds)[1]
+    del model_proto.graph.output[0]
+    np.testing.assert_allclose(ours(from_onnx(model_proto), feeds)[0], want, rtol=1e-5)

@@ -21,13 +21,13 @@ X = value("x", np.float32, [2, 3])
 RELU = helper.make_node("Relu", ["x"], ["y"], name="relu")
 
 
-def issue(made: onnx.ModelProto, **options: Any) -> Issue:
+def issue(model_proto: onnx.ModelProto, **options: Any) -> Issue:
     """The only issue of a model; `from_onnx` raises the same."""
-    (found,) = check_onnx(made, **options)
+    (only_issue,) = check_onnx(model_proto, **options)
     with pytest.raises(UnsupportedError) as caught:
-        from_onnx(made, **options)
-    assert caught.value.issues == (found,)
-    return found
+        from_onnx(model_proto, **options)
+    assert caught.value.issues == (only_issue,)
+    return only_issue
 
 
 def test_ten_nodes_ten_issues() -> None:
@@ -45,10 +45,10 @@ def test_ten_nodes_ten_issues() -> None:
         helper.make_node("Softmax", ["x"], ["a9"], name="n9", axis=5),
         *(helper.make_node("Relu", [f"a{i}"], [f"b{i}"], name=f"user{i}") for i in range(10)),
     ]
-    made = model(nodes, [X], [f"b{i}" for i in range(10)], opset=17, domains={"com.acme": 1})
-    found = check_onnx(made)
-    assert [i.node for i in found] == [f"n{i}" for i in range(10)]
-    assert [i.kind for i in found] == [
+    model_proto = model(nodes, [X], [f"b{i}" for i in range(10)], opset=17, domains={"com.acme": 1})
+    issues = check_onnx(model_proto)
+    assert [i.node for i in issues] == [f"n{i}" for i in range(10)]
+    assert [i.kind for i in issues] == [
         "operator",
         "operator",
         "attribute",
@@ -60,10 +60,10 @@ def test_ten_nodes_ten_issues() -> None:
         "opset",
         "malformed",
     ]
-    assert "'LeakyRelu'" not in found[0].hint
+    assert "'LeakyRelu'" not in issues[0].hint
     with pytest.raises(UnsupportedError) as caught:
-        from_onnx(made)
-    assert caught.value.issues == found
+        from_onnx(model_proto)
+    assert caught.value.issues == issues
     for i in range(10):
         assert f"n{i}" in str(caught.value)
 
@@ -77,8 +77,8 @@ def test_unsupported_operators_behind_each_other_are_all_named() -> None:
 
 
 def test_misspelt_operator_names_the_near_one() -> None:
-    made, _ = node_model("Sofmax", [np.zeros((2, 3), np.float32)])
-    assert "'Softmax'" in issue(made).hint
+    model_proto, _ = node_model("Sofmax", [np.zeros((2, 3), np.float32)])
+    assert "'Softmax'" in issue(model_proto).hint
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ def small() -> bytes:
         "lo": np.array([0, 1], np.int64),
         "hi": np.array([2, 9], np.int64),
     }
-    made = model(nodes, [value("x", np.float32, ["n", 3])], ["y"], consts=consts)
-    return made.SerializeToString()
+    model_proto = model(nodes, [value("x", np.float32, ["n", 3])], ["y"], consts=consts)
+    return model_proto.SerializeToString()
 
 
 SMALL = small()
@@ -158,8 +158,8 @@ def test_truncated_at_every_byte() -> None:
 def test_any_changed_bytes(data: st.DataObject) -> None:
     changed = bytearray(SMALL)
     for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(SMALL) - 1))
-        changed[at] = data.draw(st.integers(0, 255))
+        position = data.draw(st.integers(0, len(SMALL) - 1))
+        changed[position] = data.draw(st.integers(0, 255))
     survives(bytes(changed))
 
 
@@ -178,16 +178,16 @@ def test_no_outputs() -> None:
 
 def test_undefined_operand_and_output() -> None:
     node = helper.make_node("Add", ["x", "ghost"], ["y"], name="sum")
-    found = issue(model([node], [X], ["y"]))
-    assert (found.kind, found.node, found.op) == ("malformed", "sum", "Add")
-    assert "'ghost'" in found.message
+    only_issue = issue(model([node], [X], ["y"]))
+    assert (only_issue.kind, only_issue.node, only_issue.op) == ("malformed", "sum", "Add")
+    assert "'ghost'" in only_issue.message
     assert "'z'" in issue(model([RELU], [X], ["z"])).message
 
 
 def test_value_made_twice() -> None:
     twin = helper.make_node("Abs", ["x"], ["y"], name="abs")
-    found = issue(model([RELU, twin], [X], ["y"]))
-    assert (found.node, "made twice" in found.message) == ("abs", True)
+    only_issue = issue(model([RELU, twin], [X], ["y"]))
+    assert (only_issue.node, "made twice" in only_issue.message) == ("abs", True)
 
 
 def test_cycle() -> None:
@@ -195,8 +195,8 @@ def test_cycle() -> None:
         helper.make_node("Add", ["x", "b"], ["a"], name="one"),
         helper.make_node("Relu", ["a"], ["b"], name="two"),
     ]
-    found = issue(model(nodes, [X], ["b"]))
-    assert "cycle through 'one', 'two'" in found.message
+    only_issue = issue(model(nodes, [X], ["b"]))
+    assert "cycle through 'one', 'two'" in only_issue.message
 
 
 def test_function_that_calls_itself() -> None:
@@ -209,14 +209,18 @@ def test_function_that_calls_itself() -> None:
         [helper.make_opsetid("", 17), helper.make_opsetid("me", 1)],
     )
     node = helper.make_node("F", ["x"], ["y"], domain="me", name="start")
-    made = model([node], [X], ["y"], functions=[f], domains={"me": 1})
-    assert "calls itself" in issue(made).message
+    model_proto = model([node], [X], ["y"], functions=[f], domains={"me": 1})
+    assert "calls itself" in issue(model_proto).message
 
 
 @pytest.mark.parametrize(("opset", "hint"), [(6, "7 to 28"), (99, "version_converter")])
 def test_opset(opset: int, hint: str) -> None:
-    found = issue(model([RELU], [X], ["y"], opset=opset))
-    assert (found.kind, str(opset) in found.message, hint in found.hint) == ("opset", True, True)
+    only_issue = issue(model([RELU], [X], ["y"], opset=opset))
+    assert (only_issue.kind, str(opset) in only_issue.message, hint in only_issue.hint) == (
+        "opset",
+        True,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -247,11 +251,11 @@ def test_opset(opset: int, hint: str) -> None:
 def test_operands_that_do_not_fit(
     op: str, shapes: list[tuple[int, ...]], attrs: dict[str, Any], says: str
 ) -> None:
-    made, _ = node_model(op, [np.zeros(s, np.float32) for s in shapes], **attrs)
-    found = issue(made)
-    assert (found.node, found.op) == ("it", op)
-    assert found.kind in ("malformed", "dtype", "attribute")
-    assert says in found.message
+    model_proto, _ = node_model(op, [np.zeros(s, np.float32) for s in shapes], **attrs)
+    only_issue = issue(model_proto)
+    assert (only_issue.node, only_issue.op) == ("it", op)
+    assert only_issue.kind in ("malformed", "dtype", "attribute")
+    assert says in only_issue.message
 
 
 @pytest.mark.parametrize(
@@ -265,8 +269,8 @@ def test_operands_that_do_not_fit(
 )
 def test_reshape(shape: list[int], says: str) -> None:
     operands = [np.zeros((2, 3), np.float32), np.array(shape, np.int64)]
-    made, _ = node_model("Reshape", operands, fixed=(1,))
-    assert says in issue(made).message
+    model_proto, _ = node_model("Reshape", operands, fixed=(1,))
+    assert says in issue(model_proto).message
 
 
 @pytest.mark.parametrize("index", [3, -4])
@@ -275,70 +279,70 @@ def test_constant_index_outside_of_a_shape(index: int) -> None:
         helper.make_node("Shape", ["x"], ["shape"]),
         helper.make_node("Gather", ["shape", "at"], ["y"], name="pick"),
     ]
-    made = model(
+    model_proto = model(
         nodes, [value("x", np.float32, ["n", 2, 3])], ["y"], consts={"at": np.array(index)}
     )
-    found = issue(made)
-    assert (found.node, f"index {index} is outside" in found.message) == ("pick", True)
+    only_issue = issue(model_proto)
+    assert (only_issue.node, f"index {index} is outside" in only_issue.message) == ("pick", True)
 
 
 def test_attention_of_other_ranks() -> None:
     for shapes in ([(2, 3, 4), (2, 3, 4), (3, 4)], [(1, 2, 3, 4)] * 3 + [None, (3, 4), (3, 4)]):
         operands = [None if s is None else np.zeros(s, np.float32) for s in shapes]
         heads = {"q_num_heads": 1, "kv_num_heads": 1} if len(shapes[0]) == 3 else {}
-        made, _ = node_model("Attention", operands, opset=23, **heads)
-        assert "4 dimensions" in issue(made).message
+        model_proto, _ = node_model("Attention", operands, opset=23, **heads)
+        assert "4 dimensions" in issue(model_proto).message
 
 
 def test_shape_from_data_says_so() -> None:
     x, shape = np.zeros((1, 4, 2), np.float32), np.array([3, 3], np.int64)
-    made, _ = node_model("Col2Im", [x, shape, np.array([2, 2], np.int64)], opset=18)
-    found = issue(made)
-    assert "computed from data" in found.message
-    assert "constants" in found.hint
+    model_proto, _ = node_model("Col2Im", [x, shape, np.array([2, 2], np.int64)], opset=18)
+    only_issue = issue(model_proto)
+    assert "computed from data" in only_issue.message
+    assert "constants" in only_issue.hint
 
 
 def test_bad_initializers() -> None:
     short = TensorProto(name="w", data_type=1, dims=[2, 3], raw_data=b"\0" * 20)
     wrong = TensorProto(name="w", data_type=77, dims=[1])
     for tensor, says in ((short, "needs 24 bytes, got 20"), (wrong, "element type 77")):
-        made = model([helper.make_node("Add", ["x", "w"], ["y"], name="sum")], [X], ["y"])
-        made.graph.initializer.append(tensor)
-        assert says in issue(made).message
+        model_proto = model([helper.make_node("Add", ["x", "w"], ["y"], name="sum")], [X], ["y"])
+        model_proto.graph.initializer.append(tensor)
+        assert says in issue(model_proto).message
 
 
 def test_inputs_that_are_no_plain_tensors() -> None:
-    made = model([RELU], [helper.make_tensor_sequence_value_info("x", 1, [2])], ["y"])
-    assert "not a tensor" in issue(made).message
+    model_proto = model([RELU], [helper.make_tensor_sequence_value_info("x", 1, [2])], ["y"])
+    assert "not a tensor" in issue(model_proto).message
     open_rank = value("x", np.float32, None)
     assert "declares no shape" in issue(model([RELU], [open_rank], ["y"])).message
     assert "string" in issue(model([RELU], [value("x", TensorProto.STRING, [2])], ["y"])).message
 
 
 def test_freeze_of_an_unknown_name() -> None:
-    made = model([RELU], [value("x", np.float32, ["batch", None])], ["y"])
+    model_proto = model([RELU], [value("x", np.float32, ["batch", None])], ["y"])
     with pytest.raises(UserError) as caught:
-        from_onnx(made, freeze={"bacth": 1})
+        from_onnx(model_proto, freeze={"bacth": 1})
     assert caught.value.code == "unknown-dimension"
     assert "'batch', 'x_d1'" in caught.value.message
     assert "'batch'" in caught.value.hint
     with pytest.raises(UserError, match="non-negative integer"):
-        from_onnx(made, freeze={"batch": -1})
+        from_onnx(model_proto, freeze={"batch": -1})
 
 
 # -- external data ------------------------------------------------------------------------------
 
 
-def external(folder: Path, location: str, **more: str) -> Path:
+def external(folder: Path, location: str, **further_entries: str) -> Path:
     """A model in `folder` whose weights are said to lie at `location`."""
     w = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[3], data_location=1)
-    for key, text in {"location": location, **more}.items():
+    for key, text in {"location": location, **further_entries}.items():
         w.external_data.add(key=key, value=text)
-    made = model([helper.make_node("Add", ["x", "w"], ["y"], name="sum")], [X], ["y"])
-    made.graph.initializer.append(w)
+    model_proto = model([helper.make_node("Add", ["x", "w"], ["y"], name="sum")], [X], ["y"])
+    model_proto.graph.initializer.append(w)
     folder.mkdir(exist_ok=True)
     path = folder / "m.onnx"
-    path.write_bytes(made.SerializeToString())
+    path.write_bytes(model_proto.SerializeToString())
     return path
 
 
@@ -390,23 +394,26 @@ def test_external_data_in_a_granted_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("entries", "says"),
     [
         ({"offset": "8"}, "needs bytes 8 to 20"),
         ({"offset": "-4"}, "needs bytes -4"),
         ({"length": "99999999999999999999"}, "holds 12"),
     ],
 )
-def test_short_external_file(tmp_path: Path, more: dict[str, str], says: str) -> None:
+def test_short_external_file(tmp_path: Path, entries: dict[str, str], says: str) -> None:
     weights(tmp_path / "w.bin")
     with pytest.raises(UserError) as caught:
-        from_onnx(external(tmp_path, "w.bin", **more))
+        from_onnx(external(tmp_path, "w.bin", **entries))
     assert caught.value.code == "short-file"
     assert says in str(caught.value)
 
 
 def test_malformed_external_entries(tmp_path: Path) -> None:
     weights(tmp_path / "w.bin")
-    for more, says in (({"offset": "four"}, "not an integer"), ({"length": "8"}, "needs 12 bytes")):
-        (found,) = check_onnx(external(tmp_path, "w.bin", **more))
-        assert says in found.message
+    for entries, says in (
+        ({"offset": "four"}, "not an integer"),
+        ({"length": "8"}, "needs 12 bytes"),
+    ):
+        (issue,) = check_onnx(external(tmp_path, "w.bin", **entries))
+        assert says in issue.message

@@ -58,11 +58,11 @@ def codes(name: str) -> np.ndarray:
 
 
 def run(nodes: list[Any], x: np.ndarray, code: int, consts: Any = ()) -> np.ndarray:
-    made = model(nodes, [value("x", code, x.shape)], ["y"], opset=OPSET)
-    made.ir_version = 12
-    made.graph.initializer.extend(consts)
-    (got,) = ours(from_onnx(made), {"x": x})
-    return got
+    model_proto = model(nodes, [value("x", code, x.shape)], ["y"], opset=OPSET)
+    model_proto.ir_version = 12
+    model_proto.graph.initializer.extend(consts)
+    (output,) = ours(from_onnx(model_proto), {"x": x})
+    return output
 
 
 def cast(x: np.ndarray, source: int, to: str, **attrs: Any) -> np.ndarray:
@@ -74,23 +74,23 @@ def cast(x: np.ndarray, source: int, to: str, **attrs: Any) -> np.ndarray:
 @pytest.mark.parametrize("name", list(TYPES))
 def test_every_element_is_read(name: str, to: str) -> None:
     x = codes(name)
-    got = cast(stored(x), getattr(TensorProto, name), to)
+    output = cast(stored(x), getattr(TensorProto, name), to)
     with np.errstate(all="ignore"):
         want = x.astype(np.float32)
         if to != "BFLOAT16":
             want = want.astype(helper.tensor_dtype_to_np_dtype(getattr(TensorProto, to)))
-    np.testing.assert_array_equal(got.astype(want.dtype), want)
+    np.testing.assert_array_equal(output.astype(want.dtype), want)
     if name != "FLOAT8E8M0":
         some = ~np.isnan(want)
-        np.testing.assert_array_equal(np.signbit(got)[some], np.signbit(want)[some])
+        np.testing.assert_array_equal(np.signbit(output)[some], np.signbit(want)[some])
 
 
 @pytest.mark.parametrize("name", ["FLOAT4E2M1", "FLOAT6E2M3", "FLOAT6E3M2"])
 def test_bits_beyond_the_type_say_nothing(name: str) -> None:
     x = codes(name)
     wide = stored(x) | np.uint8(255 << BITS[name] & 255)
-    got = cast(wide, getattr(TensorProto, name), "FLOAT")
-    np.testing.assert_array_equal(got, x.astype(np.float32))
+    output = cast(wide, getattr(TensorProto, name), "FLOAT")
+    np.testing.assert_array_equal(output, x.astype(np.float32))
 
 
 def between(name: str, dtype: Any) -> np.ndarray:
@@ -113,14 +113,14 @@ def between(name: str, dtype: Any) -> np.ndarray:
 def test_numbers_are_rounded_once(name: str, saturate: int, dtype: Any) -> None:
     x = between(name, dtype)
     code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    got = cast(x, code, name, saturate=saturate)
+    output = cast(x, code, name, saturate=saturate)
     info = ml_dtypes.finfo(other(name))
     # ml_dtypes rounds float64 twice, by way of float32: here what lies beside a tie moves off it.
     once = off_ties(name, x) if dtype == np.float64 else x
     with np.errstate(all="ignore"):
-        kept = np.clip(once, dtype(info.min), dtype(info.max)) if saturate else once
-        want = kept.astype(other(name))
-    np.testing.assert_array_equal(stored(want), got)
+        clipped = np.clip(once, dtype(info.min), dtype(info.max)) if saturate else once
+        want = clipped.astype(other(name))
+    np.testing.assert_array_equal(stored(want), output)
 
 
 def off_ties(name: str, x: np.ndarray) -> np.ndarray:
@@ -140,20 +140,20 @@ def off_ties(name: str, x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("saturate", [0, 1])
 def test_powers_of_two(mode: str, saturate: int) -> None:
     x = np.concatenate([between("FLOAT8E5M2", np.float32), between("FLOAT8E8M0", np.float32)])
-    got = cast(x, TensorProto.FLOAT, "FLOAT8E8M0", saturate=saturate, round_mode=mode)
+    output = cast(x, TensorProto.FLOAT, "FLOAT8E8M0", saturate=saturate, round_mode=mode)
     want = numpy_helper.to_float8e8m0(x, bool(saturate), mode)
-    np.testing.assert_array_equal(got, want.view(np.uint8))
+    np.testing.assert_array_equal(output, want.view(np.uint8))
 
 
 @pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.int8, np.uint8])
 def test_integers_keep_their_lowest_bits(name: str, dtype: Any) -> None:
     x = np.arange(0 if dtype == np.uint8 else -40, 40).astype(dtype)
-    got = cast(x, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), name)
+    output = cast(x, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), name)
     whole = x.astype(np.int64) & ((1 << BITS[name]) - 1)
     signed = name.startswith("INT")
     want = whole - ((whole >> BITS[name] - 1) << BITS[name]) if signed else whole
-    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(output, want)
 
 
 @pytest.mark.parametrize("raw", [True, False])
@@ -173,8 +173,8 @@ def test_weights_are_unpacked(name: str, raw: bool, count: int) -> None:
         helper.make_node("Cast", ["w"], ["f"], to=TensorProto.FLOAT),
         helper.make_node("Add", ["f", "x"], ["y"]),
     ]
-    got = run(nodes, np.zeros(count, np.float32), TensorProto.FLOAT, [proto])
-    np.testing.assert_array_equal(got, x.astype(np.float32))
+    output = run(nodes, np.zeros(count, np.float32), TensorProto.FLOAT, [proto])
+    np.testing.assert_array_equal(output, x.astype(np.float32))
 
 
 def test_a_constant_node_holds_one() -> None:
@@ -183,8 +183,8 @@ def test_a_constant_node_holds_one() -> None:
         helper.make_node("Constant", [], ["w"], value=proto),
         helper.make_node("CastLike", ["w", "x"], ["y"]),
     ]
-    got = run(nodes, np.zeros(1, np.float32), TensorProto.FLOAT)
-    np.testing.assert_array_equal(got, np.arange(-8.0, 8.0))
+    output = run(nodes, np.zeros(1, np.float32), TensorProto.FLOAT)
+    np.testing.assert_array_equal(output, np.arange(-8.0, 8.0))
 
 
 MOVES = [
@@ -201,27 +201,27 @@ MOVES = [
 
 
 @pytest.mark.parametrize("name", ["FLOAT8E4M3FN", "INT4"])
-@pytest.mark.parametrize(("op", "more", "attrs"), MOVES)
-def test_moving_needs_no_numbers(name: str, op: str, more: list[Any], attrs: Any) -> None:
+@pytest.mark.parametrize(("op", "operands", "attrs"), MOVES)
+def test_moving_needs_no_numbers(name: str, op: str, operands: list[Any], attrs: Any) -> None:
     x = codes(name)[:16].reshape(4, 4)
-    names = [f"c{k}" for k in range(len(more))]
-    consts = [numpy_helper.from_array(v, n) for n, v in zip(names, more, strict=True)]
+    names = [f"c{k}" for k in range(len(operands))]
+    consts = [numpy_helper.from_array(v, n) for n, v in zip(names, operands, strict=True)]
     as_float = helper.make_node("Cast", ["m"], ["y"], to=TensorProto.FLOAT)
     nodes = [helper.make_node(op, ["x", *names], ["m"], **attrs), as_float]
-    got = run(nodes, stored(x), getattr(TensorProto, name), consts)
+    output = run(nodes, stored(x), getattr(TensorProto, name), consts)
     nodes = [helper.make_node(op, ["x", *names], ["y"], **attrs)]
-    np.testing.assert_array_equal(got, run(nodes, x.astype(np.float32), 1, consts))
+    np.testing.assert_array_equal(output, run(nodes, x.astype(np.float32), 1, consts))
 
 
 def test_two_kinds_are_not_joined() -> None:
-    made = model(
+    model_proto = model(
         [helper.make_node("Concat", ["a", "b"], ["y"], axis=0)],
         [value("a", TensorProto.INT4, [2]), value("b", TensorProto.INT8, [2])],
         ["y"],
         opset=OPSET,
     )
     with pytest.raises(UnsupportedError, match="different element types: int4, int8"):
-        from_onnx(made)
+        from_onnx(model_proto)
 
 
 @pytest.mark.parametrize(
@@ -229,22 +229,22 @@ def test_two_kinds_are_not_joined() -> None:
     [("Relu", "element type float8e5m2, which is only stored"), ("Sigmoid", "DequantizeLinear")],
 )
 def test_other_operators_refuse(op: str, says: str) -> None:
-    made = model(
+    model_proto = model(
         [helper.make_node(op, ["x"], ["y"])],
         [value("x", TensorProto.FLOAT8E5M2, [2])],
         ["y"],
         opset=OPSET,
     )
     with pytest.raises(UnsupportedError, match=says):
-        from_onnx(made)
+        from_onnx(model_proto)
 
 
 def test_a_packed_tensor_of_the_wrong_size() -> None:
     proto = TensorProto(name="w", data_type=TensorProto.INT4, dims=[5], raw_data=b"ab")
-    made = model([helper.make_node("Cast", ["w"], ["y"], to=1)], [], ["y"], opset=OPSET)
-    made.graph.initializer.append(proto)
+    model_proto = model([helper.make_node("Cast", ["w"], ["y"], to=1)], [], ["y"], opset=OPSET)
+    model_proto.graph.initializer.append(proto)
     with pytest.raises(UnsupportedError, match="needs 3 bytes, got 2"):
-        from_onnx(made)
+        from_onnx(model_proto)
 
 
 def quantised(name: str, zero: bool, axis: int, block: int) -> tuple[onnx.ModelProto, Any, Any]:
@@ -269,12 +269,12 @@ def quantised(name: str, zero: bool, axis: int, block: int) -> tuple[onnx.ModelP
         helper.make_node("QuantizeLinear", ["x", *names], ["q"], **attrs, **kind),
         helper.make_node("DequantizeLinear", ["q", *names], ["y"], **attrs),
     ]
-    made = model(nodes, [value("x", np.float32, x.shape)], ["q", "y"], opset=25)
-    made.ir_version = 11
-    made.graph.initializer.extend(consts)
+    model_proto = model(nodes, [value("x", np.float32, x.shape)], ["q", "y"], opset=25)
+    model_proto.ir_version = 11
+    model_proto.graph.initializer.extend(consts)
     from onnx.reference import ReferenceEvaluator
 
-    return made, x, ReferenceEvaluator(made).run(None, {"x": x})
+    return model_proto, x, ReferenceEvaluator(model_proto).run(None, {"x": x})
 
 
 QUANTISED = [n for n in TYPES if n[:6] != "FLOAT6" and n != "FLOAT8E8M0"]
@@ -284,10 +284,10 @@ QUANTISED = [n for n in TYPES if n[:6] != "FLOAT6" and n != "FLOAT8E8M0"]
 @pytest.mark.parametrize("zero", [True, False])
 @pytest.mark.parametrize("name", QUANTISED)
 def test_quantisation(name: str, zero: bool, axis: int, block: int) -> None:
-    made, x, want = quantised(name, zero, axis, block)
-    got = ours(from_onnx(made), {"x": x})
-    np.testing.assert_array_equal(got[0], stored(want[0]))
-    np.testing.assert_allclose(got[1], want[1], rtol=1e-6)
+    model_proto, x, want = quantised(name, zero, axis, block)
+    outputs = ours(from_onnx(model_proto), {"x": x})
+    np.testing.assert_array_equal(outputs[0], stored(want[0]))
+    np.testing.assert_allclose(outputs[1], want[1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["FLOAT8E4M3FN", "FLOAT8E5M2FNUZ", "FLOAT4E2M1", "INT4", "UINT2"])
@@ -298,8 +298,8 @@ def test_kernels_convert_alike(name: str) -> None:
         helper.make_node("Cast", ["x"], ["q"], to=getattr(TensorProto, name)),
         helper.make_node("Cast", ["q"], ["y"], to=TensorProto.FLOAT),
     ]
-    made = model(nodes, [value("x", np.float32, x.shape)], ["q", "y"], opset=OPSET)
-    module = from_onnx(made)
+    model_proto = model(nodes, [value("x", np.float32, x.shape)], ["q", "y"], opset=OPSET)
+    module = from_onnx(model_proto)
     stored_q, y = ours(module, {"x": x})
     mine = tk.compile(module)(x)
     assert mine[0].dtype == other(name)
@@ -311,10 +311,10 @@ def test_types_of_the_standard_are_all_named() -> None:
     from tensorkiln.frontend.onnx.narrow import FORMATS
     from tensorkiln.frontend.onnx.tensors import DTYPES, OTHER_DTYPES
 
-    known = {n.lower() for n in TYPES}
-    assert known == set(FORMATS)
+    names_of_types = {n.lower() for n in TYPES}
+    assert names_of_types == set(FORMATS)
     codes_known = {*DTYPES, *OTHER_DTYPES}
     assert codes_known == set(TensorProto.DataType.values()) - {0}
     names = dict(product(("",), ("",)))
     names |= {n.lower(): c for n, c in TensorProto.DataType.items()}
-    assert all(OTHER_DTYPES[names[n]] == n for n in known)
+    assert all(OTHER_DTYPES[names[n]] == n for n in names_of_types)

@@ -46,9 +46,9 @@ def module() -> IRModule:
         nodes.append(helper.make_node("Identity", [x], [moved]))
         inputs.append(value(x, getattr(TensorProto, name), [len(ARRAYS[dtype])]))
         outputs += [number, part, moved]
-    made = model(nodes, inputs, outputs, opset=OPSET)
-    made.ir_version = 12
-    return from_onnx(made)
+    model_proto = model(nodes, inputs, outputs, opset=OPSET)
+    model_proto.ir_version = 12
+    return from_onnx(model_proto)
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +95,8 @@ def test_the_tables_have_the_same_types() -> None:
             info = ml_dtypes.iinfo(getattr(ml_dtypes, name))
             assert t.limits == (int(info.min), int(info.max))
         elif t.bits == 8:  # DLPack's codes are torch's
-            made = torch.zeros(1, dtype=torch.uint8).view(getattr(torch, name))
-            assert dlpack_type(made) == (t.code, 8)
+            tensor_of_type = torch.zeros(1, dtype=torch.uint8).view(getattr(torch, name))
+            assert dlpack_type(tensor_of_type) == (t.code, 8)
 
 
 def dlpack_type(tensor: Any) -> tuple[int, int]:
@@ -140,21 +140,21 @@ def test_lists_and_strides_and_places(net: Any) -> None:
 
 
 def test_bits_above_are_not_read(net: Any) -> None:
-    given = dict(ARRAYS)
+    arrays = dict(ARRAYS)
     for name in BYTES:
         bits = NARROW_TYPES[name].bits
         raw = ARRAYS[name].view(np.uint8) | np.uint8(0xA5 << bits & 0xFF)
-        given[name] = raw.view(dtype_of(name))
-    checked(net(*given.values()))
+        arrays[name] = raw.view(dtype_of(name))
+    checked(net(*arrays.values()))
 
 
 def test_tensors_of_torch(net: Any) -> None:
     """Its own types where it has them, else bytes."""
-    given = []
+    tensors = []
     for name, x in ARRAYS.items():
         raw = torch.from_numpy(x.view(NARROW_TYPES[name].storage).copy())
-        given.append(raw.view(getattr(torch, name)) if NARROW_TYPES[name].bits == 8 else raw)
-    results = net(*given).asdict()
+        tensors.append(raw.view(getattr(torch, name)) if NARROW_TYPES[name].bits == 8 else raw)
+    results = net(*tensors).asdict()
     for name in ARRAYS:
         moved = results[f"moved_{name}"]
         is_byte = name in BYTES
@@ -228,9 +228,9 @@ def test_control_flow_takes_bytes() -> None:
         helper.make_node("Identity", ["x"], ["z"]),
     ]
     inputs = [value("x", TensorProto.FLOAT8E5M2, [3]), value("c", TensorProto.BOOL, [])]
-    made = model(nodes, inputs, ["y", "z"], opset=OPSET)
-    made.ir_version = 12
-    f = tk.compile(from_onnx(made))
+    model_proto = model(nodes, inputs, ["y", "z"], opset=OPSET)
+    model_proto.ir_version = 12
+    f = tk.compile(from_onnx(model_proto))
     x = np.array([1, -2, 0.5], ml_dtypes.float8_e5m2)
     y, z = f(x.view(np.uint8), np.array(False))
     np.testing.assert_array_equal(y, -x.astype(np.float32))

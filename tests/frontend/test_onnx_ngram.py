@@ -22,7 +22,7 @@ PLACES = [0, 7, 3, 2, 5, 1, 6, 4, 8]
 
 
 def model(shape: tuple[Any, ...], dtype: str = "int64", **attrs: Any) -> onnx.ModelProto:
-    given = {
+    attributes = {
         "mode": "TF",
         "min_gram_length": 1,
         "max_gram_length": 3,
@@ -31,17 +31,21 @@ def model(shape: tuple[Any, ...], dtype: str = "int64", **attrs: Any) -> onnx.Mo
         "ngram_counts": COUNTS,
         "ngram_indexes": PLACES,
     } | attrs
-    node = helper.make_node("TfIdfVectorizer", ["x"], ["y"], name="it", **given)
+    node = helper.make_node("TfIdfVectorizer", ["x"], ["y"], name="it", **attributes)
     out = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * len(shape))
     graph = helper.make_graph([node], "g", [value("x", np.dtype(dtype), shape)], [out])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
 @pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
-@pytest.mark.parametrize(("least", "most", "skips"), [(1, 1, 2), (1, 3, 0), (2, 2, 5), (2, 3, 1)])
+@pytest.mark.parametrize(
+    ("min_length", "max_length", "skips"), [(1, 1, 2), (1, 3, 0), (2, 2, 5), (2, 3, 1)]
+)
 @pytest.mark.parametrize("weights", [None, [k / 4 + 1 for k in range(9)]])
-def test_counts(mode: str, least: int, most: int, skips: int, weights: list[float] | None) -> None:
-    attrs = {"mode": mode, "min_gram_length": least, "max_gram_length": most}
+def test_counts(
+    mode: str, min_length: int, max_length: int, skips: int, weights: list[float] | None
+) -> None:
+    attrs = {"mode": mode, "min_gram_length": min_length, "max_gram_length": max_length}
     attrs |= {"max_skip_count": skips, **({"weights": weights} if weights else {})}
     for shape, dtype in itertools.product([(12,), (4, 9), (3, 1)], ["int64", "int32"]):
         m = model(shape, dtype, **attrs)
@@ -65,9 +69,9 @@ def test_rows_of_any_number_and_length() -> None:
     for shape in [(1, 1), (5, 20), (2, 3), (4, 64)]:
         feeds = {"x": R.integers(1, 9, shape)}
         agree(m, feeds)
-    made = from_onnx(m)
-    assert ours(made, {"x": np.zeros((0, 5), np.int64)})[0].shape == (0, 9)
-    assert not ours(made, {"x": np.zeros((2, 0), np.int64)})[0].any()
+    imported = from_onnx(m)
+    assert ours(imported, {"x": np.zeros((0, 5), np.int64)})[0].shape == (0, 9)
+    assert not ours(imported, {"x": np.zeros((2, 0), np.int64)})[0].any()
 
 
 @pytest.mark.parametrize(

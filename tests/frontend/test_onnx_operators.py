@@ -290,8 +290,8 @@ CASES: list[Case] = [
 @pytest.mark.parametrize("case", CASES, ids=[f"{c[0]}-{c[2]}-{n}" for n, c in enumerate(CASES)])
 def test_operator(case: Case) -> None:
     op, operands, opset, fixed, attrs = case
-    made, feeds = node_model(op, operands, opset=opset, fixed=fixed, **attrs)
-    agree(made, feeds, rtol=2e-5, atol=2e-6)
+    model_proto, feeds = node_model(op, operands, opset=opset, fixed=fixed, **attrs)
+    agree(model_proto, feeds, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize(
@@ -304,8 +304,8 @@ def test_operator(case: Case) -> None:
     ],
 )
 def test_split(opset: int, operands: list[np.ndarray], attrs: dict[str, Any]) -> None:
-    made, feeds = node_model("Split", operands, opset=opset, fixed=(1,), outputs=3, **attrs)
-    agree(made, feeds)
+    model_proto, feeds = node_model("Split", operands, opset=opset, fixed=(1,), outputs=3, **attrs)
+    agree(model_proto, feeds)
 
 
 SAME = np.array([[1, 3, 3, 1, 2], [0, -0.0, 0, 0, 0]], np.float32)
@@ -318,15 +318,15 @@ SAME = np.array([[1, 3, 3, 1, 2], [0, -0.0, 0, 0, 0]], np.float32)
 def test_top_k(x: np.ndarray, count: int, largest: int, axis: int) -> None:
     """Of equal elements the first comes first."""
     operands, attrs = [x, i(count)], {"axis": axis, "largest": largest}
-    made, feeds = node_model("TopK", operands, opset=11, fixed=(1,), outputs=2, **attrs)
+    model_proto, feeds = node_model("TopK", operands, opset=11, fixed=(1,), outputs=2, **attrs)
     if count > x.shape[axis]:
         with pytest.raises(UnsupportedError, match=f"k={count}"):
-            from_onnx(made)
+            from_onnx(model_proto)
         return
-    agree(made, feeds)
+    agree(model_proto, feeds)
     if largest and x.dtype.kind == "f":
-        made, feeds = node_model("TopK", [x], opset=9, outputs=2, axis=axis, k=count)
-        agree(made, feeds)
+        model_proto, feeds = node_model("TopK", [x], opset=9, outputs=2, axis=axis, k=count)
+        agree(model_proto, feeds)
 
 
 def grid(*shape: int) -> np.ndarray:
@@ -345,21 +345,23 @@ def test_grid_sample(mode: str, padding: str, align: int) -> None:
     for size in ((5, 6), (1, 4)):
         operands = [f(2, 3, *size), grid(2, 4, 5, 2)]
         for opset, name in ((16, old), (20, mode)):
-            made, feeds = node_model("GridSample", operands, opset=opset, mode=name, **attrs)
-            agree(made, feeds, rtol=1e-4, atol=2e-5)
+            model_proto, feeds = node_model("GridSample", operands, opset=opset, mode=name, **attrs)
+            agree(model_proto, feeds, rtol=1e-4, atol=2e-5)
     if mode != "cubic":  # ONNX Runtime has no other
         operands = [f(2, 3, 4, 5, 6), grid(2, 3, 2, 4, 3)]
-        made, feeds = node_model("GridSample", operands, opset=20, mode=mode, **attrs)
-        agree(made, feeds, rtol=1e-4, atol=2e-5)
+        model_proto, feeds = node_model("GridSample", operands, opset=20, mode=mode, **attrs)
+        agree(model_proto, feeds, rtol=1e-4, atol=2e-5)
 
 
 def test_grid_sample_of_one_dimension_and_of_odd_coordinates() -> None:
     """Against a loop; coordinates that are no numbers are nowhere, and nothing leaks from there."""
     x = np.array([[[np.inf, 2, 3, np.nan, 5]]], np.float32)
-    at = np.array([[[-9], [-0.4], [0.0], [np.nan], [np.inf]]], np.float32)
-    made, feeds = node_model("GridSample", [x, at], opset=20, align_corners=1, mode="nearest")
-    got = ours(from_onnx(made), feeds)[0]
-    np.testing.assert_array_equal(got, [[[0, 2, 3, 0, 0]]])
+    grid = np.array([[[-9], [-0.4], [0.0], [np.nan], [np.inf]]], np.float32)
+    model_proto, feeds = node_model(
+        "GridSample", [x, grid], opset=20, align_corners=1, mode="nearest"
+    )
+    output = ours(from_onnx(model_proto), feeds)[0]
+    np.testing.assert_array_equal(output, [[[0, 2, 3, 0, 0]]])
 
 
 def test_grid_sample_that_does_not_fit() -> None:
@@ -368,9 +370,9 @@ def test_grid_sample_that_does_not_fit() -> None:
         ([f(1, 2, 3, 4), f(1, 5, 5, 2)], {"mode": "best"}, "mode='best'"),
         ([f(1, 2, 3, 4), f(1, 5, 5, 2)], {"padding_mode": "none"}, "padding_mode='none'"),
     ):
-        made, _ = node_model("GridSample", operands, opset=20, **attrs)
+        model_proto, _ = node_model("GridSample", operands, opset=20, **attrs)
         with pytest.raises(UnsupportedError, match=says):
-            from_onnx(made)
+            from_onnx(model_proto)
 
 
 def test_computed_places_in_compiled_code() -> None:
@@ -389,23 +391,23 @@ def test_computed_places_in_compiled_code() -> None:
         value("picture", np.float32, ["n", 3, 5, 4]),
         value("grid", np.float32, ["n", 4, 3, 2]),
     ]
-    made = model(nodes, inputs, ["y", "at", "z"], consts={"k": i(6), "one": i(1)}, opset=20)
-    run = tk.runtime.Executor(tk.compile(from_onnx(made), "native"), tk.cpu())["main"]
+    model_proto = model(nodes, inputs, ["y", "at", "z"], consts={"k": i(6), "one": i(1)}, opset=20)
+    run = tk.runtime.Executor(tk.compile(from_onnx(model_proto), "native"), tk.cpu())["main"]
     for n in (3, 8):
         feeds = {"x": f(n, 20), "rows": i(n - 1, 0), "u": f(2, 20)}
         feeds |= {"picture": f(n, 3, 5, 4), "grid": grid(n, 4, 3, 2)}
-        got, want = run(*feeds.values()), theirs(made, feeds)
-        for a, b in zip(got, want, strict=True):
+        outputs, want = run(*feeds.values()), theirs(model_proto, feeds)
+        for a, b in zip(outputs, want, strict=True):
             np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5, atol=1e-5)
 
 
 def test_top_k_counts_nan_as_the_greatest() -> None:
     x = np.array([1, np.nan, 3, np.nan, -np.inf, np.inf], np.float32)
     for largest, want in ((1, [1, 3, 5, 2]), (0, [4, 0, 2, 5])):
-        made, feeds = node_model(
+        model_proto, feeds = node_model(
             "TopK", [x, i(4)], opset=11, fixed=(1,), outputs=2, largest=largest
         )
-        values, index = ours(from_onnx(made), feeds)
+        values, index = ours(from_onnx(model_proto), feeds)
         assert index.tolist() == want
         np.testing.assert_array_equal(values, x[want])
 
@@ -415,16 +417,18 @@ def test_top_k_counts_nan_as_the_greatest() -> None:
 def test_tensor_scatter(mode: str, axis: int, shape: tuple[int, ...]) -> None:
     past = f(*shape)
     update = np.take(past, [0, 1], axis) * 2
-    where = i(0, 3) if mode == "linear" else i(shape[axis] - 1, 2)
-    made, feeds = node_model("TensorScatter", [past, update, where], opset=24, axis=axis, mode=mode)
+    start_indices = i(0, 3) if mode == "linear" else i(shape[axis] - 1, 2)
+    model_proto, feeds = node_model(
+        "TensorScatter", [past, update, start_indices], opset=24, axis=axis, mode=mode
+    )
     want = past.copy()
     for b in range(2):
         for k in range(2):
-            at = (where[b] + k) % shape[axis]
-            np.moveaxis(want[b], axis if axis < 0 else axis - 1, 0)[at] = np.moveaxis(
+            index = (start_indices[b] + k) % shape[axis]
+            np.moveaxis(want[b], axis if axis < 0 else axis - 1, 0)[index] = np.moveaxis(
                 update[b], axis if axis < 0 else axis - 1, 0
             )[k]
-    np.testing.assert_array_equal(ours(from_onnx(made), feeds)[0], want)
+    np.testing.assert_array_equal(ours(from_onnx(model_proto), feeds)[0], want)
 
 
 @pytest.mark.parametrize(
@@ -458,34 +462,34 @@ def test_tensor_scatter(mode: str, axis: int, shape: tuple[int, ...]) -> None:
 def test_scattering_that_does_not_fit(
     op: str, operands: list[Any], fixed: tuple[int, ...], attrs: dict[str, Any], says: str
 ) -> None:
-    made, _ = node_model(op, operands, opset=18, fixed=fixed, **attrs)
+    model_proto, _ = node_model(op, operands, opset=18, fixed=fixed, **attrs)
     with pytest.raises(UnsupportedError) as caught:
-        from_onnx(made)
+        from_onnx(model_proto)
     assert says in str(caught.value)
 
 
 def test_dropout_gives_its_mask() -> None:
-    made, feeds = node_model("Dropout", [f(3, 4)], opset=13, outputs=2)
-    agree(made, feeds)
+    model_proto, feeds = node_model("Dropout", [f(3, 4)], opset=13, outputs=2)
+    agree(model_proto, feeds)
 
 
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize("mask", [None, flags(1, 1, 5, 5) | np.eye(5, dtype=bool), f(5, 5)])
 def test_attention_of_equal_lengths(causal: int, mask: np.ndarray | None) -> None:
     operands = [f(2, 4, 5, 8), f(2, 2, 5, 8), f(2, 2, 5, 6), mask]
-    made, feeds = node_model("Attention", operands, opset=23, is_causal=causal, scale=0.3)
-    agree(made, feeds, rtol=1e-4)
+    model_proto, feeds = node_model("Attention", operands, opset=23, is_causal=causal, scale=0.3)
+    agree(model_proto, feeds, rtol=1e-4)
 
 
 def test_attention_of_flat_operands() -> None:
-    made, feeds = node_model(
+    model_proto, feeds = node_model(
         "Attention",
         [f(2, 5, 32), f(2, 7, 32), f(2, 7, 32)],
         opset=23,
         q_num_heads=4,
         kv_num_heads=4,
     )
-    agree(made, feeds, rtol=1e-4)
+    agree(model_proto, feeds, rtol=1e-4)
 
 
 def test_light_models_make_weights_by_constant_of_shape() -> None:
@@ -496,7 +500,7 @@ def test_light_models_make_weights_by_constant_of_shape() -> None:
     from tests.frontend.onnx_models import FLOAT, main, model, value
 
     half = helper.make_tensor("value", FLOAT, [1], [0.5])
-    made = model(
+    model_proto = model(
         [
             helper.make_node("ConstantOfShape", ["shape"], ["w"], value=half),
             helper.make_node("MatMul", ["x", "w"], ["y"]),
@@ -506,7 +510,7 @@ def test_light_models_make_weights_by_constant_of_shape() -> None:
         consts={"shape": i(4, 5)},
         opset=9,
     )
-    f_main = main(agree(made, {"x": f(3, 4)}))
+    f_main = main(agree(model_proto, {"x": f(3, 4)}))
     (binding,) = f_main.bindings
     assert binding.value.op == "linear"
     assert isinstance(binding.value.args[1], Constant)
@@ -521,7 +525,7 @@ def test_pooling_with_ceil_mode_of_any_picture(op: str, kernel: int, pads: tuple
         return  # windows of padding alone
     for extent, stride, include in product((1, 2, 3, 5), (1, 2, 3, 4), (0, 1)):
         counted = {"count_include_pad": include} if op == "AveragePool" else {}
-        made, feeds = node_model(
+        model_proto, feeds = node_model(
             op,
             [f(1, 2, extent, 4)],
             opset=19,
@@ -532,7 +536,7 @@ def test_pooling_with_ceil_mode_of_any_picture(op: str, kernel: int, pads: tuple
             **counted,
         )
         if -(-(extent + sum(pads) - kernel) // stride) + 1 > 0:
-            agree(made, feeds)
+            agree(model_proto, feeds)
         else:
             with pytest.raises(UnsupportedError, match=f"or more \\(kernel {kernel}\\)"):
-                from_onnx(made)
+                from_onnx(model_proto)

@@ -88,14 +88,14 @@ def test_the_example_compiles(example: None, attrs: dict[str, Any]) -> None:
 
 def test_an_operand_that_may_be_left_out_and_a_symbolic_size(example: None) -> None:
     bias = np.arange(1, 7, dtype=np.float32)
-    made = model(
+    model_proto = model(
         [helper.make_node("Gated", ["x", "b"], ["y"], domain="com.acme")],
         [value("x", np.float32, ["n", 4, 6])],
         ["y"],
         consts={"b": bias},
         domains={"com.acme": 1},
     )
-    (y,) = compiled(from_onnx(made), {"x": X})
+    (y,) = compiled(from_onnx(model_proto), {"x": X})
     np.testing.assert_allclose(y, halves(X + bias), rtol=1e-5, atol=1e-6)
 
 
@@ -135,9 +135,9 @@ FUNCTION = helper.make_function(
 
 
 def test_functions_of_the_model_come_first(example: None) -> None:
-    made = gated_model()
-    made.functions.append(FUNCTION)
-    (y,) = ours(from_onnx(made), {"x": X})
+    model_proto = gated_model()
+    model_proto.functions.append(FUNCTION)
+    (y,) = ours(from_onnx(model_proto), {"x": X})
     np.testing.assert_array_equal(y, -X)
 
 
@@ -148,11 +148,11 @@ IMPORTERS = {"Of": {1: first, 3: third}, "Later": {2: third}}
 """
 
 
-@pytest.mark.parametrize(("version", "wanted"), [(1, -X), (2, -X), (3, abs(X)), (9, abs(X))])
-def test_the_version_in_force(install: Install, version: int, wanted: np.ndarray) -> None:
+@pytest.mark.parametrize(("version", "expected"), [(1, -X), (2, -X), (3, abs(X)), (9, abs(X))])
+def test_the_version_in_force(install: Install, version: int, expected: np.ndarray) -> None:
     install("of_versions", VERSIONS)
     (y,) = ours(from_onnx(gated_model("Of", version=version)), {"x": X})
-    np.testing.assert_array_equal(y, wanted)
+    np.testing.assert_array_equal(y, expected)
 
 
 def test_an_operator_newer_than_the_model(install: Install) -> None:
@@ -200,11 +200,11 @@ def test_annotations_of_attributes(install: Install, case: str) -> None:
         "    return g.emit('neg', x)\nIMPORTERS = {'Typed': {1: f}}\n"
     )
     install(f"spelled_{case}", text)
-    given: dict[str, Any] = {"a": 3, "b": 0.5, "c": "text", "d": [1, 2], "e": [0.25]}
-    assert check_onnx(gated_model("Typed", **given)) == ()
-    (issue,) = check_onnx(gated_model("Typed", **{**given, "a": 0.5}))
+    attributes: dict[str, Any] = {"a": 3, "b": 0.5, "c": "text", "d": [1, 2], "e": [0.25]}
+    assert check_onnx(gated_model("Typed", **attributes)) == ()
+    (issue,) = check_onnx(gated_model("Typed", **{**attributes, "a": 0.5}))
     assert issue.kind == "malformed" and "'a' has type FLOAT, expected INT" in issue.message
-    (issue,) = check_onnx(gated_model("Typed", **given, f=1))
+    (issue,) = check_onnx(gated_model("Typed", **attributes, f=1))
     assert issue.kind == "attribute" and "attribute 'f' is not supported" in issue.message
 
 
@@ -256,10 +256,10 @@ def test_no_look_at_packages_without_need(tmp_path: Path) -> None:
         "from tensorkiln.frontend import check_onnx\n"
         "check_onnx(sys.argv[1]); print(bool(seen), 'importlib.metadata' in sys.modules)\n"
     )
-    for name, said in (("plain", "False False\n"), ("other", "True")):
+    for name, expected_output in (("plain", "False False\n"), ("other", "True")):
         command = [sys.executable, "-c", text, str(tmp_path / f"{name}.onnx")]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        assert done.stdout.startswith(said)
+        process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        assert process.stdout.startswith(expected_output)
 
 
 # -- packages that are wrong -----------------------------------------------------------------------
@@ -376,9 +376,9 @@ def test_two_outputs(install: Install) -> None:
     install("one_value", text)
     with pytest.raises(UserError, match=r"of package one-value: It returned 1 value.*2 outputs"):
         from_onnx(gated_model("It", outputs=2))
-    made = gated_model("It", outputs=2)
-    del made.graph.output[1]
-    (y,) = ours(from_onnx(made), {"x": X})
+    model_proto = gated_model("It", outputs=2)
+    del model_proto.graph.output[1]
+    (y,) = ours(from_onnx(model_proto), {"x": X})
     np.testing.assert_array_equal(y, -X)
 
 
@@ -393,11 +393,11 @@ def test_operands_that_do_not_fit_are_an_issue(install: Install) -> None:
     """Of the node, beside those of others; the importer is named."""
     text = "def f(g, x): return g.emit('matmul', x, g.const([[1]], 'float32'))\n"
     install("fits_not", text + "IMPORTERS = {'It': {1: f}}")
-    made = gated_model("It")
-    made.graph.node.append(helper.make_node("Frob", ["x"], ["z"], name="other"))
-    found = check_onnx(made)
-    assert [i.node for i in found] == ["it", "other"]
-    assert "ONNX importers 'com.acme' of package fits-not: It: " in found[0].message
+    model_proto = gated_model("It")
+    model_proto.graph.node.append(helper.make_node("Frob", ["x"], ["z"], name="other"))
+    issues = check_onnx(model_proto)
+    assert [i.node for i in issues] == ["it", "other"]
+    assert "ONNX importers 'com.acme' of package fits-not: It: " in issues[0].message
 
 
 def test_refusals_of_an_importer_stay_as_they_are(install: Install) -> None:

@@ -49,11 +49,11 @@ EQUATIONS = [
 @pytest.mark.parametrize(("equation", "shapes"), EQUATIONS, ids=[e for e, _ in EQUATIONS])
 def test_einsum(equation: str, shapes: list[tuple[int, ...]]) -> None:
     operands = [f(*shape) for shape in shapes]
-    made, feeds = node_model("Einsum", operands, opset=12, equation=equation)
-    (got,) = ours(from_onnx(made), feeds)
+    model_proto, feeds = node_model("Einsum", operands, opset=12, equation=equation)
+    (output,) = ours(from_onnx(model_proto), feeds)
     want = np.einsum(equation, *(x.astype(np.float64) for x in operands))
-    assert got.shape == want.shape
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    assert output.shape == want.shape
+    np.testing.assert_allclose(output, want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,11 @@ def test_einsum(equation: str, shapes: list[tuple[int, ...]]) -> None:
     ],
 )
 def test_equations_that_do_not_fit(equation: str, shapes: list[tuple[int, ...]], says: str) -> None:
-    made, _ = node_model("Einsum", [f(*shape) for shape in shapes], opset=12, equation=equation)
+    model_proto, _ = node_model(
+        "Einsum", [f(*shape) for shape in shapes], opset=12, equation=equation
+    )
     with pytest.raises(UnsupportedError, match=says):
-        from_onnx(made)
+        from_onnx(model_proto)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
@@ -81,11 +83,11 @@ def test_determinants(n: int, lead: tuple[int, ...]) -> None:
     if lead and n > 1:
         x[0, ..., 0, :] = 0  # a determinant of 0, and pivots that are elsewhere
         x[-1, ..., 0, 0] = 0
-    made, feeds = node_model("Det", [x], opset=11)
-    (got,) = ours(from_onnx(made), feeds)
+    model_proto, feeds = node_model("Det", [x], opset=11)
+    (output,) = ours(from_onnx(model_proto), feeds)
     want = np.linalg.det(x.astype(np.float64))
-    assert got.shape == want.shape
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    assert output.shape == want.shape
+    np.testing.assert_allclose(output, want, rtol=1e-4, atol=1e-5)
 
 
 def test_a_determinant_compiles() -> None:
@@ -95,6 +97,6 @@ def test_a_determinant_compiles() -> None:
 
 
 def test_a_matrix_that_is_not_square() -> None:
-    made, _ = node_model("Det", [f(3, 4)], opset=11)
+    model_proto, _ = node_model("Det", [f(3, 4)], opset=11)
     with pytest.raises(UnsupportedError, match=r"must have shape \[3, 3\]"):
-        from_onnx(made)
+        from_onnx(model_proto)

@@ -63,15 +63,15 @@ CASES: list[Case] = [
     ("DequantizeLinear", [q("int32", 3, 5, 19), scales(5)], 19, (1,), {}),
     ("DynamicQuantizeLinear", [f(3, 37, scale=2)], 11, (), {}),
     ("DynamicQuantizeLinear", [abs(f(4, 4)) + 1], 11, (), {}),
-    *(("MatMulInteger", [q(a, *left), weights(b, *right), *zeros], 10, fixed, {})
+    *(("MatMulInteger", [q(a, *left_shape), weights(b, *right), *zeros], 10, fixed, {})
       for a, b in (("uint8", "int8"), ("uint8", "uint8"), ("int8", "int8"))
-      for left, right in (((7, 20), (20, 33)), ((2, 5, 7), (7, 16)), ((3, 2, 9), (3, 9, 5)))
+      for left_shape, right in (((7, 20), (20, 33)), ((2, 5, 7), (7, 16)), ((3, 2, 9), (3, 9, 5)))
       for zeros, fixed in (([], (1,)), ([s(3, a), s(5, b)], (1, 2, 3)), ([s(3, a), s(5, b)], ()),
                            ([s(3, a)], (1,)))),
-    *(("QLinearMatMul", [q(a, *left), s(0.02), s(9, a), weights(b, *right), s(0.03), s(1, b),
+    *(("QLinearMatMul", [q(a, *left_shape), s(0.02), s(9, a), weights(b, *right), s(0.03), s(1, b),
                          s(4.5), s(60, a)], 10, fixed, {})
       for a, b in (("uint8", "int8"), ("uint8", "uint8"), ("int8", "int8"))
-      for left, right in (((7, 20), (20, 33)), ((2, 5, 7), (7, 16)))
+      for left_shape, right in (((7, 20), (20, 33)), ((2, 5, 7), (7, 16)))
       for fixed in ((), (1, 2, 3, 4, 5, 6, 7))),
     *(("ConvInteger", [q("uint8", 2, 5, 9, 8), q(w, 7, 5, 3, 3), *zeros], 10, fixed,
        {"pads": [1, 0, 1, 2], "strides": [2, 1]})
@@ -94,16 +94,18 @@ CASES: list[Case] = [
 def test_bit_for_bit(case: Case) -> None:
     op, operands, opset, fixed, attrs = case
     outputs = 3 if op == "DynamicQuantizeLinear" else 1
-    made, feeds = node_model(op, operands, opset=opset, fixed=fixed, outputs=outputs, **attrs)
-    module = agree(made, feeds, rtol=0, atol=0)
-    reference = ReferenceEvaluator(made).run(None, dict(feeds))
-    for mine, other in zip(ours(module, feeds), reference, strict=True):
+    model_proto, feeds = node_model(
+        op, operands, opset=opset, fixed=fixed, outputs=outputs, **attrs
+    )
+    module = agree(model_proto, feeds, rtol=0, atol=0)
+    reference = ReferenceEvaluator(model_proto).run(None, dict(feeds))
+    for mine, reference_output in zip(ours(module, feeds), reference, strict=True):
         if op == "QLinearConv":
             # The reference adds the zero point in float32 before it rounds: other ties.
-            far = np.abs(mine.astype(int) - other)
+            far = np.abs(mine.astype(int) - reference_output)
             assert far.max() <= 1 and far.mean() < 2e-3
             continue
-        np.testing.assert_array_equal(mine, other)
+        np.testing.assert_array_equal(mine, reference_output)
 
 
 @pytest.mark.parametrize("dtype", BYTES)

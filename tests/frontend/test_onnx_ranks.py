@@ -133,8 +133,8 @@ def test_ranks_follow_from_nodes(name: str) -> None:
     """The same results as ONNX Runtime's, which asks for no shape."""
     feeds = MODELS[name][2]
     module = from_onnx(made(name))
-    (got,), (want,) = ours(module, feeds), theirs(made(name), feeds)
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    (output,), (want,) = ours(module, feeds), theirs(made(name), feeds)
+    np.testing.assert_allclose(output, want, rtol=1e-4, atol=1e-5)
 
 
 OPEN: dict[str, tuple[Nodes, Mapping[str, np.ndarray]]] = {
@@ -158,9 +158,9 @@ def test_where_nodes_do_not_tell(name: str) -> None:
 
 def test_a_declared_result_or_value_tells() -> None:
     nodes = [node("MatMul", "x w", "a"), node("Relu", "a")]
-    for where in ("output", "value_info"):
+    for field in ("output", "value_info"):
         net = model(nodes, [value("x", np.float32, None)], ["y"], consts={"w": f(4, 3)})
-        if where == "output":
+        if field == "output":
             net.graph.output[0].CopyFrom(value("y", np.float32, ["a", "b", 3]))
         else:
             net.graph.value_info.append(value("a", np.float32, ["a", "b", 3]))
@@ -204,9 +204,9 @@ def test_long_chains() -> None:
         input=(ValueInfo("v0", TypeProto(TensorTypeProto(1))),),
         output=(ValueInfo("v20000", TypeProto(TensorTypeProto(1, Shape((Dim(), Dim()))))),),
     )
-    (found,) = with_ranks(graph, {})
-    assert found.type is not None and found.type.tensor is not None
-    assert found.type.tensor.shape == Shape((Dim(), Dim()))
+    (ranked_input,) = with_ranks(graph, {})
+    assert ranked_input.type is not None and ranked_input.type.tensor is not None
+    assert ranked_input.type.tensor.shape == Shape((Dim(), Dim()))
 
 
 def test_nodes_that_contradict_each_other() -> None:

@@ -29,7 +29,7 @@ def f(*shape: int) -> np.ndarray:
 
 
 def check(
-    x: np.ndarray, scales: Any = None, sizes: Any = None, roi: Any = None, **how: Any
+    x: np.ndarray, scales: Any = None, sizes: Any = None, roi: Any = None, **attrs: Any
 ) -> None:
     """The import agrees with the reference evaluator."""
     operands = [
@@ -40,11 +40,11 @@ def check(
     ]
     while operands[-1] is None:
         operands.pop()
-    made, feeds = node_model("Resize", operands, opset=19, fixed=(1, 2, 3), **how)
-    (want,) = ReferenceEvaluator(made).run(None, feeds)
-    (got,) = ours(from_onnx(made), feeds)
-    assert (got.shape, got.dtype) == (want.shape, want.dtype)
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    model_proto, feeds = node_model("Resize", operands, opset=19, fixed=(1, 2, 3), **attrs)
+    (want,) = ReferenceEvaluator(model_proto).run(None, feeds)
+    (output,) = ours(from_onnx(model_proto), feeds)
+    assert (output.shape, output.dtype) == (want.shape, want.dtype)
+    np.testing.assert_allclose(output, want, rtol=1e-4, atol=1e-5)
 
 
 def box(rank: int) -> list[float]:
@@ -57,15 +57,19 @@ def box(rank: int) -> list[float]:
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 def test_blends(mode: str, coordinates: str, exclude: int) -> None:
     """One to three dimensions, up and down, by scales and by sizes, to one element."""
-    how = {"coordinate_transformation_mode": coordinates, "mode": mode, "exclude_outside": exclude}
+    attrs = {
+        "coordinate_transformation_mode": coordinates,
+        "mode": mode,
+        "exclude_outside": exclude,
+    }
     for shape, scales in (((7,), [1.7]), ((5, 4), [2.0, 0.6]), ((3, 5, 4), [1.0, 0.5, 2.5])):
         roi = box(len(shape)) if coordinates == "tf_crop_and_resize" else None
         if roi is not None and exclude:
             continue  # the reference gives the last weight to what is outside
         extra = {"extrapolation_value": 9.0} if roi else {}
-        check(f(*shape), scales, roi=roi, **how, **extra)
+        check(f(*shape), scales, roi=roi, **attrs, **extra)
         sizes = [max(1, int(n * s)) for n, s in zip(shape, scales, strict=True)]
-        check(f(*shape), sizes=sizes, roi=roi, **how, **extra)
+        check(f(*shape), sizes=sizes, roi=roi, **attrs, **extra)
 
 
 @pytest.mark.parametrize("coordinates", ["half_pixel", "asymmetric", "align_corners"])
@@ -126,23 +130,23 @@ def test_symbolic_extents(mode: str, coordinates: str, exclude: int) -> None:
         "exclude_outside": exclude,
     }
     for last, kind in ((["s"], "scales"), (["", "z"], "sizes")):
-        given = {
+        operand = {
             "scales": np.array([1, 1.5], np.float32),
             "sizes": np.array([2, 7], np.int64),
         }[kind]
-        made = model(
+        model_proto = model(
             [helper.make_node("Resize", ["x", "", *last], ["y"], **attrs)],
             [value("x", np.float32, [2, "w"])],
             ["y"],
-            consts={last[-1]: given},
+            consts={last[-1]: operand},
             opset=19,
         )
-        module = from_onnx(made)
+        module = from_onnx(model_proto)
         for width in (2, 5, 8):
             x = f(2, width)
-            (want,) = ReferenceEvaluator(made).run(None, {"x": x})
-            (got,) = ours(module, {"x": x})
-            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+            (want,) = ReferenceEvaluator(model_proto).run(None, {"x": x})
+            (output,) = ours(module, {"x": x})
+            np.testing.assert_allclose(output, want, rtol=1e-4, atol=1e-5)
 
 
 REFUSED = [
@@ -153,24 +157,24 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("how", "says"), REFUSED)
-def test_refusals(how: dict[str, Any], says: str) -> None:
-    made, _ = node_model(
-        "Resize", [f(3, 4), None, np.array([2, 2], np.float32)], opset=19, fixed=(2,), **how
+@pytest.mark.parametrize(("attrs", "says"), REFUSED)
+def test_refusals(attrs: dict[str, Any], says: str) -> None:
+    model_proto, _ = node_model(
+        "Resize", [f(3, 4), None, np.array([2, 2], np.float32)], opset=19, fixed=(2,), **attrs
     )
     with pytest.raises(UnsupportedError, match=says):
-        from_onnx(made)
+        from_onnx(model_proto)
 
 
 def test_what_needs_extents() -> None:
-    for k, given in enumerate((np.array([1, 2], np.float32), np.array([2, 7], np.int64)), 2):
+    for k, operand in enumerate((np.array([1, 2], np.float32), np.array([2, 7], np.int64)), 2):
         names = [*["x", "", "", ""][:k], "z"]
-        made = model(
+        model_proto = model(
             [helper.make_node("Resize", names, ["y"], antialias=1, mode="linear")],
             [value("x", np.float32, [2, "w"])],
             ["y"],
-            consts={"z": given},
+            consts={"z": operand},
             opset=19,
         )
         with pytest.raises(UnsupportedError, match="symbolic"):
-            from_onnx(made)
+            from_onnx(model_proto)

@@ -35,7 +35,7 @@ class Case:
 
     op: str
     operands: Sequence[np.ndarray | None]
-    others: Sequence[Sequence[np.ndarray | None]] = ()
+    other_operands: Sequence[Sequence[np.ndarray | None]] = ()
     opset: int = 18
     outputs: int = 1
     attrs: dict[str, Any] = field(default_factory=dict)
@@ -84,14 +84,17 @@ CASES = [
         Case(
             "Resize",
             [PICTURE, None, np.float32(scales)],
-            [[None, np.float32(others)]],
+            [[None, np.float32(other_scales)]],
             13,
             1,
             {"mode": mode, "coordinate_transformation_mode": coordinates},
         )
         for mode in ("nearest", "linear", "cubic")
         for coordinates in ("half_pixel", "asymmetric", "align_corners")
-        for scales, others in [([1, 1, 1.5, 2], [1, 1, 0.5, 1]), ([1, 1, 1.7, 2], [1, 1, 0.6, 1])]
+        for scales, other_scales in [
+            ([1, 1, 1.5, 2], [1, 1, 0.5, 1]),
+            ([1, 1, 1.7, 2], [1, 1, 0.6, 1]),
+        ]
         # With corners aligned, ONNX Runtime rounds the length first, against the standard.
         if coordinates != "align_corners" or scales[2] == 1.5
     ),
@@ -111,23 +114,23 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.op)
 def test_each_operand_at_run_time(case: Case) -> None:
-    made, feeds = node_model(
+    model_proto, feeds = node_model(
         case.op, case.operands, opset=case.opset, outputs=case.outputs, **case.attrs
     )
-    module = agree(made, feeds, rtol=1e-4, atol=1e-5)
+    module = agree(model_proto, feeds, rtol=1e-4, atol=1e-5)
     names = [f"x{k}" for k in range(1, len(case.operands))]
-    for other in case.others:
-        given = feeds | {
-            n: np.asarray(v) for n, v in zip(names, other, strict=True) if v is not None
+    for other_operands in case.other_operands:
+        other_feeds = feeds | {
+            n: np.asarray(v) for n, v in zip(names, other_operands, strict=True) if v is not None
         }
-        for a, b in zip(ours(module, given), theirs(made, given), strict=True):
+        for a, b in zip(ours(module, other_feeds), theirs(model_proto, other_feeds), strict=True):
             assert (a.shape, a.dtype) == (b.shape, b.dtype)
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
 def test_all_in_one_compile() -> None:
     """One library of a node of each kind, called with two sets of operands."""
-    picked = [c for k, c in enumerate(CASES) if c.opset == 18 and c.others and k % 2][:12]
+    picked = [c for k, c in enumerate(CASES) if c.opset == 18 and c.other_operands and k % 2][:12]
     nodes, inputs, outputs = list[Any](), list[Any](), list[str]()
     runs: list[dict[str, np.ndarray]] = [{}, {}]
     for k, case in enumerate(picked):
@@ -135,18 +138,18 @@ def test_all_in_one_compile() -> None:
         outs = [f"y{k}_{i}" for i in range(case.outputs)]
         nodes.append(helper.make_node(case.op, names, outs, **case.attrs))
         outputs += outs
-        for run, rest in enumerate((case.operands[1:], case.others[0])):
-            for name, v in zip(names, (case.operands[0], *rest), strict=True):
+        for run, further_operands in enumerate((case.operands[1:], case.other_operands[0])):
+            for name, v in zip(names, (case.operands[0], *further_operands), strict=True):
                 if v is not None:
                     runs[run][name] = np.asarray(v)
         inputs += [value(n, runs[0][n].dtype, runs[0][n].shape) for n in names if n]
-    made = model(nodes, inputs, outputs, opset=18)
-    module = from_onnx(made)
+    model_proto = model(nodes, inputs, outputs, opset=18)
+    module = from_onnx(model_proto)
     order = main(module).attrs["input_names"]
     call = tk.runtime.Executor(tk.compile(module))["main"]
     for feeds in runs:
-        got = [np.asarray(v) for v in call(*(feeds[n] for n in order))]
-        for a, b in zip(got, theirs(made, feeds), strict=True):
+        outputs_of_call = [np.asarray(v) for v in call(*(feeds[n] for n in order))]
+        for a, b in zip(outputs_of_call, theirs(model_proto, feeds), strict=True):
             assert (a.shape, a.dtype) == (b.shape, b.dtype)
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
@@ -269,25 +272,25 @@ def test_operands_that_do_not_fit_are_named_when_the_function_runs() -> None:
         nodes.append(helper.make_node(op, names, outs, name=f"my_{op}", **attrs))
         feeds |= {n: np.asarray(v) for n, v in zip(names, operands, strict=True) if n}
     inputs = [value(n, v.dtype, v.shape) for n, v in feeds.items()]
-    made = model(nodes, inputs, [o for n in nodes for o in n.output], opset=18)
-    module = from_onnx(made)
+    model_proto = model(nodes, inputs, [o for n in nodes for o in n.output], opset=18)
+    module = from_onnx(model_proto)
     call = tk.runtime.Executor(tk.compile(module))["main"]
-    for a, b in zip(call(*feeds.values()), theirs(made, feeds), strict=True):
+    for a, b in zip(call(*feeds.values()), theirs(model_proto, feeds), strict=True):
         np.testing.assert_allclose(np.asarray(a), b, rtol=1e-4, atol=1e-5)
     for op, _, _, rows in WRONG:
         for k, (wrong, says) in enumerate(rows):
             places = PLACES.get(op, [1])
-            given = feeds | {f"{op}_{places[k % len(places)]}": np.asarray(wrong)}
-            assert list(given) == list(feeds)
+            wrong_feeds = feeds | {f"{op}_{places[k % len(places)]}": np.asarray(wrong)}
+            assert list(wrong_feeds) == list(feeds)
             with pytest.raises(ValueError) as caught:
-                call(*given.values())
+                call(*wrong_feeds.values())
             assert f"my_{op}: {says}" in str(caught.value), str(caught.value)
             with pytest.raises((ValueError, TensorkilnError)) as caught:
-                ours(module, given)
+                ours(module, wrong_feeds)
             assert op == "Pad" or f"my_{op}: {says}" in str(caught.value), str(caught.value)
             if op != "ReduceMax":  # where it takes an axis that is named twice
                 with pytest.raises(Exception, match=op):
-                    theirs(made, given)
+                    theirs(model_proto, wrong_feeds)
 
 
 def resized_by_tf2onnx(h: Any, w: Any) -> onnx.ModelProto:
@@ -317,7 +320,7 @@ def test_scales_that_are_quotients_of_sizes(h: Any, w: Any) -> None:
 
 def test_proportions_that_are_kept_at_any_size() -> None:
     for policy in ("not_larger", "not_smaller"):
-        made, _ = node_model(
+        model_proto, _ = node_model(
             "Resize",
             [PICTURE, None, None, ints(7, 9)],
             fixed=(3,),
@@ -326,10 +329,10 @@ def test_proportions_that_are_kept_at_any_size() -> None:
             keep_aspect_ratio_policy=policy,
             mode="linear",
         )
-        for d in made.graph.input[0].type.tensor_type.shape.dim[2:]:
+        for d in model_proto.graph.input[0].type.tensor_type.shape.dim[2:]:
             d.dim_param = f"size{d.dim_value}"
         for h, w in ((4, 5), (3, 8), (9, 2)):
-            agree(made, {"x0": np.resize(PICTURE, (1, 2, h, w))}, rtol=1e-4, atol=1e-5)
+            agree(model_proto, {"x0": np.resize(PICTURE, (1, 2, h, w))}, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -352,24 +355,24 @@ def test_same_padding_of_any_size(op: str, attrs: dict[str, Any], auto_pad: str)
     node = helper.make_node(
         op, ["x", "w"][: 1 + (op == "Conv")], ["y"], strides=[2, 3], auto_pad=auto_pad, **attrs
     )
-    made = model([node], [value("x", np.float32, [1, 2, "h", "w_"])], ["y"], consts={"w": w})
-    module = from_onnx(made)
+    model_proto = model([node], [value("x", np.float32, [1, 2, "h", "w_"])], ["y"], consts={"w": w})
+    module = from_onnx(model_proto)
     # ONNX Runtime takes no dilation here, and no windows that leave elements out.
     takes = "dilations" not in attrs and attrs.get("kernel_shape") != [3, 2]
     for h in range(5, 9):
         x = rng.standard_normal((1, 2, h, h + 3)).astype(np.float32) + 1
-        (got,) = ours(module, {"x": x})
-        known = from_onnx(made, freeze={"h": h, "w_": h + 3})
-        for want in (*ours(known, {"x": x}), *(theirs(made, {"x": x}) if takes else ())):
-            assert got.shape == want.shape
-            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+        (output,) = ours(module, {"x": x})
+        frozen = from_onnx(model_proto, freeze={"h": h, "w_": h + 3})
+        for want in (*ours(frozen, {"x": x}), *(theirs(model_proto, {"x": x}) if takes else ())):
+            assert output.shape == want.shape
+            np.testing.assert_allclose(output, want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["avg", "max"])
 @pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])
 def test_boxes_of_their_own_number_of_points(mode: str, coordinates: str) -> None:
     boxes = np.float32([[0, 0, 3, 2], [1, 1, 1, 1], [0.5, -2, 9, 3.7], [2, 1, 2.4, 3]])
-    made, feeds = node_model(
+    model_proto, feeds = node_model(
         "RoiAlign",
         [np.abs(PICTURE), boxes, ints(0, 0, 0, 0)],
         opset=16,
@@ -379,19 +382,21 @@ def test_boxes_of_their_own_number_of_points(mode: str, coordinates: str) -> Non
         coordinate_transformation_mode=coordinates,
         spatial_scale=1.2,
     )
-    agree(made, feeds, rtol=1e-4, atol=1e-5)
-    for a, b in zip(compiled(from_onnx(made), feeds), theirs(made, feeds), strict=True):
+    agree(model_proto, feeds, rtol=1e-4, atol=1e-5)
+    for a, b in zip(
+        compiled(from_onnx(model_proto), feeds), theirs(model_proto, feeds), strict=True
+    ):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
 def test_one_value_listed_twice_as_output() -> None:
     relu = helper.make_node("Relu", ["x"], ["y"])
-    made = model([relu], [value("x", np.float32, [3])], ["y", "y", "x", "y"])
-    module = from_onnx(made)
+    model_proto = model([relu], [value("x", np.float32, [3])], ["y", "y", "x", "y"])
+    module = from_onnx(model_proto)
     assert main(module).attrs["output_names"] == ("y", "y_2", "x", "y_3")
     x = np.float32([-1, 0, 2])
-    for got in (ours(module, {"x": x}), compiled(module, {"x": x})):
-        for a, b in zip(got, [np.maximum(x, 0)] * 2 + [x, np.maximum(x, 0)], strict=True):
+    for results in (ours(module, {"x": x}), compiled(module, {"x": x})):
+        for a, b in zip(results, [np.maximum(x, 0)] * 2 + [x, np.maximum(x, 0)], strict=True):
             np.testing.assert_array_equal(a, b)
 
 
@@ -428,8 +433,8 @@ def test_bodies_as_deep_as_files_nest() -> None:
     module = from_onnx(_nested_model(31))
     x = np.float32([-1, 2])
     for c, want in ((True, [0, 2]), (False, [-1, 2])):
-        (got,) = compiled(module, {"x": x, "c": np.array(c)})
-        np.testing.assert_array_equal(got, np.float32(want))
+        (output,) = compiled(module, {"x": x, "c": np.array(c)})
+        np.testing.assert_array_equal(output, np.float32(want))
 
 
 def _same(name: str) -> onnx.GraphProto:
@@ -455,10 +460,10 @@ def test_pads_that_follow_from_sizes(mode: str) -> None:
     ]
     x = rng.standard_normal((5, 7)).astype(np.float32)
     consts = {"four": ints(4), "none": ints(0, 0)}
-    made = model(nodes, [value("x", np.float32, ["h", "w"])], ["y"], consts=consts, opset=19)
-    assert agree(made, {"x": x})["main"].result.tensor.ndim == 2
+    model_proto = model(nodes, [value("x", np.float32, ["h", "w"])], ["y"], consts=consts, opset=19)
+    assert agree(model_proto, {"x": x})["main"].result.tensor.ndim == 2
     for shape in ((4, 8), (6, 5)):
-        agree(made, {"x": np.resize(x, shape)})
+        agree(model_proto, {"x": np.resize(x, shape)})
 
 
 def of_two_ranks(names: list[str], opset: int = 13) -> onnx.ModelProto:
@@ -485,13 +490,13 @@ def of_two_ranks(names: list[str], opset: int = 13) -> onnx.ModelProto:
 
 def test_branches_of_different_ranks() -> None:
     """What follows is imported into both; results must agree in rank."""
-    made = of_two_ranks(["total", "flat", "part"])
-    module = from_onnx(made)
+    model_proto = of_two_ranks(["total", "flat", "part"])
+    module = from_onnx(model_proto)
     for c in (True, False):
         feeds = {"x": X[:, :2, :3], "c": np.array(c)}
-        want = theirs(made, feeds)
-        for found in (ours(module, feeds), compiled(module, feeds)):
-            for a, b in zip(found, want, strict=True):
+        want = theirs(model_proto, feeds)
+        for outputs in (ours(module, feeds), compiled(module, feeds)):
+            for a, b in zip(outputs, want, strict=True):
                 assert (a.shape, a.dtype) == (b.shape, b.dtype)
                 np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     for names in (["r"], ["total", "s"]):

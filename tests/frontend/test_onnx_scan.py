@@ -32,7 +32,7 @@ def body(nodes: list[onnx.NodeProto], inputs: str, outputs: str) -> onnx.GraphPr
 
 
 def scanned(
-    made: onnx.GraphProto,
+    body_graph: onnx.GraphProto,
     feeds: dict[str, np.ndarray],
     outputs: int,
     opset: int = 17,
@@ -41,9 +41,9 @@ def scanned(
 ) -> onnx.ModelProto:
     names = [n for n in feeds if n != "outer"]
     outs = [f"y{i}" for i in range(outputs)]
-    node = helper.make_node("Scan", names, outs, name="scan", body=made, **attrs)
-    given = shapes or {}
-    inputs = [value(n, np.float32, given.get(n, list(a.shape))) for n, a in feeds.items()]
+    node = helper.make_node("Scan", names, outs, name="scan", body=body_graph, **attrs)
+    declared_shapes = shapes or {}
+    inputs = [value(n, np.float32, declared_shapes.get(n, list(a.shape))) for n, a in feeds.items()]
     return model([node], inputs, outs, opset=opset)
 
 
@@ -82,43 +82,43 @@ def test_states_axes_and_directions(
 
 
 def test_one_step_and_no_states() -> None:
-    made = body([helper.make_node("Exp", ["a"], ["y"])], "a", "y")
+    scan_body = body([helper.make_node("Exp", ["a"], ["y"])], "a", "y")
     for steps in (1, 4):
         feeds = {"a": f(steps, 2, 3)}
-        agree(scanned(made, feeds, 1, num_scan_inputs=1), feeds)
+        agree(scanned(scan_body, feeds, 1, num_scan_inputs=1), feeds)
 
 
 def test_axes_counted_from_the_end() -> None:
-    made = body([helper.make_node("Exp", ["a"], ["y"])], "a", "y")
+    scan_body = body([helper.make_node("Exp", ["a"], ["y"])], "a", "y")
     feeds = {"a": f(2, 3, 4)}
     attrs = {"scan_input_axes": [-1], "scan_output_axes": [-2]}
-    agree(scanned(made, feeds, 1, 17, num_scan_inputs=1, **attrs), feeds)
+    agree(scanned(scan_body, feeds, 1, 17, num_scan_inputs=1, **attrs), feeds)
 
 
 def test_a_symbolic_dimension_that_is_not_scanned() -> None:
-    made = body([helper.make_node("Add", ["s", "a"], ["t"])], "s a", "t")
+    scan_body = body([helper.make_node("Add", ["s", "a"], ["t"])], "s a", "t")
     feeds = {"s": f(3, 2), "a": f(4, 3, 2)}
     shapes = {"s": ["n", 2], "a": [4, "n", 2]}
-    agree(scanned(made, feeds, 1, shapes=shapes, num_scan_inputs=1), feeds)
+    agree(scanned(scan_body, feeds, 1, shapes=shapes, num_scan_inputs=1), feeds)
 
 
 @pytest.mark.parametrize("count", [0, 1, 65, 513])
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_long_and_symbolic_scans(count: int, symbolic: bool) -> None:
     """They become loops of host code."""
-    made = body([helper.make_node("Add", ["s", "a"], ["t"])], "s a", "t")
+    scan_body = body([helper.make_node("Add", ["s", "a"], ["t"])], "s a", "t")
     feeds = {"s": f(3), "a": f(count, 3)}
     shapes = {"a": ["n", 3]} if symbolic else None
-    proto = scanned(made, feeds, 1, shapes=shapes, num_scan_inputs=1)
-    found = np.asarray(tk.compile(from_onnx(proto))(*feeds.values()))
+    proto = scanned(scan_body, feeds, 1, shapes=shapes, num_scan_inputs=1)
+    output = np.asarray(tk.compile(from_onnx(proto))(*feeds.values()))
     want = feeds["s"].astype(np.float64) + feeds["a"].astype(np.float64).sum(axis=0)
-    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(output, want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("counts", [(65,), (66,), (67,), (72,), (0, 1, 7, 8, 9, 17, 66)])
 def test_rows_of_long_and_symbolic_scans(counts: tuple[int, ...]) -> None:
     """An iteration of host code is several steps, of which some are left over."""
-    made = body(
+    scan_body = body(
         [
             helper.make_node("Add", ["s", "a"], ["t"]),
             helper.make_node("Sub", ["t", "b"], ["u"]),
@@ -136,7 +136,7 @@ def test_rows_of_long_and_symbolic_scans(counts: tuple[int, ...]) -> None:
     }
     n = counts[0] if len(counts) == 1 else "n"
     feeds = {"s": f(3), "a": f(counts[0], 3), "b": f(3, counts[0])}
-    proto = scanned(made, feeds, 3, shapes={"a": [n, 3], "b": [3, n]}, **attrs)
+    proto = scanned(scan_body, feeds, 3, shapes={"a": [n, 3], "b": [3, n]}, **attrs)
     run = tk.compile(from_onnx(proto))
     for count in counts:
         a, b = f(count, 3), f(3, count)
@@ -151,14 +151,14 @@ def test_rows_of_long_and_symbolic_scans(counts: tuple[int, ...]) -> None:
 
 
 def test_rows_whose_shape_the_data_decides() -> None:
-    made = body(
+    scan_body = body(
         [helper.make_node("NonZero", ["a"], ["i"]), helper.make_node("Add", ["s", "a"], ["t"])],
         "s a",
         "t i",
     )
     feeds = {"s": f(3), "a": f(65, 3)}
-    (found,) = check_onnx(scanned(made, feeds, 2, num_scan_inputs=1))
-    assert "has no fixed shape" in found.message
+    (issue,) = check_onnx(scanned(scan_body, feeds, 2, num_scan_inputs=1))
+    assert "has no fixed shape" in issue.message
 
 
 SUM = body([helper.make_node("Add", ["s", "a"], ["t"], name="sum")], "s a", "t")
@@ -166,7 +166,7 @@ ODD = body([helper.make_node("Frob", ["s"], ["t"], name="odd")], "s a", "t")
 
 
 @pytest.mark.parametrize(
-    ("made", "shape", "opset", "outputs", "attrs", "says"),
+    ("scan_body", "shape", "opset", "outputs", "attrs", "says"),
     [
         (SUM, [4, 3], 17, 2, {}, "2 outputs, expected 1"),
         (SUM, [4, 3], 17, 1, {"num_scan_inputs": 3}, "num_scan_inputs=3"),
@@ -178,7 +178,7 @@ ODD = body([helper.make_node("Frob", ["s"], ["t"], name="odd")], "s a", "t")
     ],
 )
 def test_refusals(
-    made: onnx.GraphProto,
+    scan_body: onnx.GraphProto,
     shape: list[Any],
     opset: int,
     outputs: int,
@@ -187,22 +187,22 @@ def test_refusals(
 ) -> None:
     feeds = {"s": f(3), "a": f(1, 3)}
     proto = scanned(
-        made, feeds, outputs, opset, shapes={"a": shape}, **{"num_scan_inputs": 1, **attrs}
+        scan_body, feeds, outputs, opset, shapes={"a": shape}, **{"num_scan_inputs": 1, **attrs}
     )
-    (found,) = check_onnx(proto)
-    assert (found.node, found.op) == ("scan", "Scan")
-    assert says in found.message
+    (issue,) = check_onnx(proto)
+    assert (issue.node, issue.op) == ("scan", "Scan")
+    assert says in issue.message
 
 
 def test_a_state_without_dimensions_compiles() -> None:
     """Its results are reshaped from scalars, of which no pass may ask for the last dimension."""
-    made = body(
+    scan_body = body(
         [helper.make_node("Add", ["s", "a"], ["t"]), helper.make_node("Identity", ["t"], ["u"])],
         "s a",
         "t u",
     )
     feeds = {"s": np.float32(0.5).reshape(()), "a": f(4)}
-    proto = scanned(made, feeds, 2, num_scan_inputs=1)
+    proto = scanned(scan_body, feeds, 2, num_scan_inputs=1)
     module = from_onnx(proto)
     for mine, want in zip(tk.compile(module)(*feeds.values()), ours(module, feeds), strict=True):
         np.testing.assert_allclose(np.asarray(mine), want, rtol=1e-6)
@@ -210,22 +210,22 @@ def test_a_state_without_dimensions_compiles() -> None:
 
 def test_a_body_that_cannot_be_imported_is_one_issue() -> None:
     feeds = {"s": f(3), "a": f(4, 3)}
-    (found,) = check_onnx(scanned(ODD, feeds, 1, num_scan_inputs=1))
-    assert (found.kind, found.node, found.op) == ("operator", "scan/0/odd", "Frob")
+    (issue,) = check_onnx(scanned(ODD, feeds, 1, num_scan_inputs=1))
+    assert (issue.kind, issue.node, issue.op) == ("operator", "scan/0/odd", "Frob")
 
 
 def test_an_operand_that_is_left_out() -> None:
-    made = scanned(SUM, {"s": f(3), "a": f(4, 3)}, 1, num_scan_inputs=1)
-    made.graph.node[0].input[0] = ""
-    (found,) = check_onnx(made)
-    assert (found.node, "all are required" in found.message) == ("scan", True)
+    model_proto = scanned(SUM, {"s": f(3), "a": f(4, 3)}, 1, num_scan_inputs=1)
+    model_proto.graph.node[0].input[0] = ""
+    (issue,) = check_onnx(model_proto)
+    assert (issue.node, "all are required" in issue.message) == ("scan", True)
 
 
 def test_scanned_extents_that_differ() -> None:
-    made = body([helper.make_node("Add", ["a", "b"], ["t"])], "a b", "t")
+    scan_body = body([helper.make_node("Add", ["a", "b"], ["t"])], "a b", "t")
     feeds = {"a": f(4, 3), "b": f(5, 3)}
-    (found,) = check_onnx(scanned(made, feeds, 1, num_scan_inputs=2))
-    assert "different extents: [4, 5]" in found.message
+    (issue,) = check_onnx(scanned(scan_body, feeds, 1, num_scan_inputs=2))
+    assert "different extents: [4, 5]" in issue.message
 
 
 def test_the_body_of_linear_attention() -> None:

@@ -21,7 +21,7 @@ from tests.frontend.test_check_onnx import external
 
 def branching() -> Any:
     """A model with branches, a function, operators of two domains, weights of several types."""
-    then, other = (
+    then_graph, else_graph = (
         helper.make_graph(
             [helper.make_node(op, ["x"], [op])],
             op,
@@ -31,7 +31,7 @@ def branching() -> Any:
         for op in ("Relu", "Neg")
     )
     nodes = [
-        helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other),
+        helper.make_node("If", ["c"], ["y"], then_branch=then_graph, else_branch=else_graph),
         helper.make_node("twice", ["y"], ["z"], domain="own"),
         helper.make_node("Add", ["z", "w"], ["out"]),
     ]
@@ -62,21 +62,21 @@ def branching() -> Any:
 
 
 def test_a_model_with_branches_and_functions() -> None:
-    found = summary_of(branching())
-    assert found.opsets == {"ai.onnx": 17, "own": 1} and found.graph == "branches"
-    assert found.operators == {"Add": 2, "If": 1, "own.twice": 1, "Relu": 1, "Neg": 1}
-    assert found.nodes == 6 and found.functions == ("twice",)
-    assert [(t.name, t.dtype, t.shape) for t in found.inputs] == [
+    summary = summary_of(branching())
+    assert summary.opsets == {"ai.onnx": 17, "own": 1} and summary.graph == "branches"
+    assert summary.operators == {"Add": 2, "If": 1, "own.twice": 1, "Relu": 1, "Neg": 1}
+    assert summary.nodes == 6 and summary.functions == ("twice",)
+    assert [(t.name, t.dtype, t.shape) for t in summary.inputs] == [
         ("x", "float32", ("n", "?", 3)),
         ("c", "bool", ()),
     ]
-    assert [(t.name, t.shape) for t in found.outputs] == [("out", None)]
-    assert [(t.name, t.dtype, t.bytes) for t in found.weights] == [
+    assert [(t.name, t.shape) for t in summary.outputs] == [("out", None)]
+    assert [(t.name, t.dtype, t.bytes) for t in summary.weights] == [
         ("w", "float32", 60),
         ("i", "int64", 16),
         ("h", "float16", 14),
     ]
-    assert found.weights_bytes == 90 and found.files == found.absent == ()
+    assert summary.weights_bytes == 90 and summary.files == summary.absent == ()
 
 
 @pytest.mark.parametrize("code", [*DTYPES, 14, 17, 22])
@@ -89,17 +89,17 @@ def test_weights_of_every_type(code: int) -> None:
         [helper.make_tensor_value_info("y", code, [4])],
         [value],
     )
-    found = summary_of(helper.make_model(graph).SerializeToString())
-    (weight,) = found.weights
-    assert weight.shape == (4,) and weight.dtype == found.outputs[0].dtype
+    summary = summary_of(helper.make_model(graph).SerializeToString())
+    (weight,) = summary.weights
+    assert weight.shape == (4,) and weight.dtype == summary.outputs[0].dtype
     size = helper.tensor_dtype_to_np_dtype(code).itemsize * 4
     assert weight.bytes in (size, 2 if code == 22 else size, 0 if code == 14 else size)
 
 
 def test_files_of_weights(tmp_path: Path) -> None:
     path = external(tmp_path, "float32", (3, 5), "MatMul")
-    found = summary_of(path)
-    assert found.files == found.absent == ("w.bin",) and found.weights_bytes == 60
+    summary = summary_of(path)
+    assert summary.files == summary.absent == ("w.bin",) and summary.weights_bytes == 60
     (tmp_path / "w.bin").write_bytes(bytes(60))
     assert summary_of(path).absent == ()
 
@@ -112,9 +112,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     for words in ("ai.onnx 17, own 1", "6 of 5 operator(s)", "n x ? x 3", "rank unknown", "twice"):
         assert words in text, words
     assert main(["inspect", str(path), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    document = json.loads(capsys.readouterr().out)
     counts = Counter(n.op_type for n in onnx.load(path).graph.node)
-    assert told["kind"] == "onnx" and counts["Add"] + 1 == told["operators"]["Add"]
+    assert document["kind"] == "onnx" and counts["Add"] + 1 == document["operators"]["Add"]
     assert main(["inspect", str(path), "--as", "hexdump"]) == 0
     assert "00000000" in capsys.readouterr().out
     path.write_bytes(b"no model")

@@ -41,12 +41,12 @@ def operators(f: Function) -> list[str]:
 
 
 def test_one_variable_per_name() -> None:
-    made = model(
+    model_proto = model(
         [N("Add", ["x", "z"], ["y"])],
         [x("batch", None), value("z", np.float32, ["batch", 1])],
         ["y"],
     )
-    f = main(from_onnx(made))
+    f = main(from_onnx(model_proto))
     a, b = f.params
     assert a.tensor.shape[0] is b.tensor.shape[0]
     assert [d.name for d in a.tensor.shape if isinstance(d, Var)] == ["batch", "x_d1"]
@@ -54,23 +54,23 @@ def test_one_variable_per_name() -> None:
 
 
 def test_freeze() -> None:
-    made = model([N("Relu", ["x"], ["y"])], [x("batch", None, 3)], ["y"])
-    f = main(from_onnx(made, freeze={"batch": 2, "x_d1": 5}))
+    model_proto = model([N("Relu", ["x"], ["y"])], [x("batch", None, 3)], ["y"])
+    f = main(from_onnx(model_proto, freeze={"batch": 2, "x_d1": 5}))
     assert f.params[0].tensor.static_shape() == (2, 5, 3)
     assert "dim_names" not in f.attrs
 
 
 def test_composed_dimensions() -> None:
-    made = model(
+    model_proto = model(
         [N("Concat", ["x", "y", "z"], ["o"], axis=0)],
         [x("s"), value("y", np.float32, ["s + 1"]), value("z", np.float32, ["2*s"])],
         ["o"],
     )
-    f = main(from_onnx(made))
+    f = main(from_onnx(model_proto))
     s = f.params[0].tensor.shape[0]
     assert prove_equal(f.params[1].tensor.shape[0], s + 1)
     assert prove_equal(f.result.tensor.shape[0], s * 4 + 1)
-    frozen = main(from_onnx(made, freeze={"s": 3}))
+    frozen = main(from_onnx(model_proto, freeze={"s": 3}))
     assert frozen.result.tensor.static_shape() == (13,)
 
 
@@ -83,10 +83,10 @@ def test_a_composed_name_that_nothing_determines_is_one_name() -> None:
 
 def test_names_become_identifiers() -> None:
     names = ["a/b", "a.b", "0", "a_b"]
-    made = model(
+    model_proto = model(
         [N("Sum", names, ["out:0"])], [value(n, np.float32, [2]) for n in names], ["out:0"]
     )
-    f = main(from_onnx(made))
+    f = main(from_onnx(model_proto))
     assert f.attrs["input_names"] == tuple(names)
     assert f.attrs["output_names"] == ("out:0",)
     made_names = [p.name for p in f.params]
@@ -101,8 +101,8 @@ def heads(target: Sequence[str | int]) -> onnx.ModelProto:
         if isinstance(entry, int):
             nodes.append(N("Constant", [], [f"p{k}"], value_ints=[entry]))
         else:
-            at = "bs".index(entry)
-            nodes.append(N("Constant", [], [f"c{k}"], value_int=at))
+            axis = "bs".index(entry)
+            nodes.append(N("Constant", [], [f"c{k}"], value_int=axis))
             nodes.append(N("Gather", ["sh", f"c{k}"], [f"g{k}"], axis=0))
             nodes.append(N("Unsqueeze", [f"g{k}", "zero"], [f"p{k}"]))
         parts.append(f"p{k}")
@@ -115,11 +115,11 @@ def heads(target: Sequence[str | int]) -> onnx.ModelProto:
     "target", [["b", "s", 3, -1], ["b", -1, 4], [-1, 12], ["s", "b", 12], [0, 0, -1, 6], ["b", -1]]
 )
 def test_reshape_by_a_computed_shape(target: list[str | int]) -> None:
-    made = heads(target)
-    module = agree(made, {"x": rand(2, 5, 12)})
+    model_proto = heads(target)
+    module = agree(model_proto, {"x": rand(2, 5, 12)})
     f = main(module)
     assert operators(f) in (["reshape"], ["identity"])
-    frozen = main(from_onnx(made, freeze={"b": 2, "s": 5}))
+    frozen = main(from_onnx(model_proto, freeze={"b": 2, "s": 5}))
     assert frozen.result.tensor.static_shape() == ours(module, {"x": rand(2, 5, 12)})[0].shape
 
 
@@ -149,8 +149,10 @@ def test_slice_of_a_table_by_a_symbolic_length() -> None:
 @pytest.mark.parametrize("length", [1, 2, 5, 9])
 def test_slice_of_a_symbolic_dimension(start: int, end: int, step: int, length: int) -> None:
     consts = {"a": i(start), "b": i(end), "c": i(0), "d": i(step)}
-    made = model([N("Slice", ["x", "a", "b", "c", "d"], ["y"])], [x("s", 2)], ["y"], consts=consts)
-    agree(made, {"x": rand(length, 2)})
+    model_proto = model(
+        [N("Slice", ["x", "a", "b", "c", "d"], ["y"])], [x("s", 2)], ["y"], consts=consts
+    )
+    agree(model_proto, {"x": rand(length, 2)})
 
 
 def test_slice_from_a_symbolic_end() -> None:
@@ -206,10 +208,10 @@ def test_a_shape_used_as_data() -> None:
         N("ReduceProd", ["sh"], ["n"], keepdims=0),
         N("Mul", ["f", "f"], ["y"]),
     ]
-    made = model(nodes, [x("b", 3, "s")], ["y", "n", "sh"])
+    model_proto = model(nodes, [x("b", 3, "s")], ["y", "n", "sh"])
     feeds = {"x": rand(2, 3, 5)}
-    module = from_onnx(made)
-    for a, b in zip(ours(module, feeds), theirs(made, feeds), strict=True):
+    module = from_onnx(model_proto)
+    for a, b in zip(ours(module, feeds), theirs(model_proto, feeds), strict=True):
         np.testing.assert_array_equal(a, b)
         assert a.dtype == b.dtype
 
@@ -224,8 +226,8 @@ def test_if_by_a_known_condition() -> None:
         N("Equal", ["rank", "two"], ["is2"]),
         N("If", ["is2"], ["y"], then_branch=branch("Relu"), else_branch=branch("Abs")),
     ]
-    made = model(nodes, [x("b", "s")], ["y"], consts={"two": np.array(2, np.int64)})
-    assert operators(main(agree(made, {"x": rand(2, 5)}))) == ["relu"]
+    model_proto = model(nodes, [x("b", "s")], ["y"], consts={"two": np.array(2, np.int64)})
+    assert operators(main(agree(model_proto, {"x": rand(2, 5)}))) == ["relu"]
 
 
 def test_functions_are_inlined() -> None:
@@ -249,7 +251,7 @@ def test_functions_are_inlined() -> None:
         N("F", ["x"], ["p"], domain="me", name="f1", slope=0.25),
         N("F", ["p", "top"], ["y"], domain="me", name="f2"),
     ]
-    made = model(
+    model_proto = model(
         nodes,
         [x(2, 3)],
         ["y"],
@@ -257,7 +259,7 @@ def test_functions_are_inlined() -> None:
         functions=[f],
         domains={"me": 1},
     )
-    module = from_onnx(made)
+    module = from_onnx(model_proto)
     data = rand(2, 3)
     want = np.where(data < 0, data * 0.25 * 0.5, data).clip(max=0.5)
     np.testing.assert_allclose(ours(module, {"x": data})[0], want, rtol=1e-6)
@@ -274,31 +276,34 @@ def test_outputs_that_nothing_uses_are_not_computed() -> None:
         N("MaxPool", ["x"], ["p", "indices"], kernel_shape=[2, 2]),
         N("LayerNormalization", ["p", "w"], ["y", "mean", "inverse"]),
     ]
-    made = model(nodes, [x(1, 2, 4, 4)], ["y"], consts={"w": rand(3)})
-    assert operators(main(agree(made, {"x": rand(1, 2, 4, 4)}))) == ["max_pool2d", "layer_norm"]
-    made.graph.output.append(onnx.ValueInfoProto(name="indices"))
-    assert "argmax" in operators(main(agree(made, {"x": rand(1, 2, 4, 4)})))
+    model_proto = model(nodes, [x(1, 2, 4, 4)], ["y"], consts={"w": rand(3)})
+    assert operators(main(agree(model_proto, {"x": rand(1, 2, 4, 4)}))) == [
+        "max_pool2d",
+        "layer_norm",
+    ]
+    model_proto.graph.output.append(onnx.ValueInfoProto(name="indices"))
+    assert "argmax" in operators(main(agree(model_proto, {"x": rand(1, 2, 4, 4)})))
 
 
 def test_nodes_in_any_order_and_results_that_are_inputs() -> None:
     nodes = [N("Relu", ["a"], ["y"], name="second"), N("Abs", ["x"], ["a"], name="first")]
-    made = model(nodes, [x(2)], ["y", "x", "w"], consts={"w": rand(3)})
-    module = from_onnx(made)
-    got = ours(module, {"x": rand(2)})
-    np.testing.assert_array_equal(got[0], abs(rand(2)))
-    np.testing.assert_array_equal(got[1], rand(2))
-    np.testing.assert_array_equal(got[2], rand(3))
+    model_proto = model(nodes, [x(2)], ["y", "x", "w"], consts={"w": rand(3)})
+    module = from_onnx(model_proto)
+    outputs = ours(module, {"x": rand(2)})
+    np.testing.assert_array_equal(outputs[0], abs(rand(2)))
+    np.testing.assert_array_equal(outputs[1], rand(2))
+    np.testing.assert_array_equal(outputs[2], rand(3))
     assert [b.value.span for b in main(module).bindings[:2]] == ["first", "second"]
 
 
 def test_inputs_with_initializers_are_no_parameters() -> None:
-    made = model(
+    model_proto = model(
         [N("Add", ["x", "w"], ["y"])],
         [x(3), value("w", np.float32, [3])],
         ["y"],
         consts={"w": rand(3)},
     )
-    assert main(from_onnx(made)).attrs["input_names"] == ("x",)
+    assert main(from_onnx(model_proto)).attrs["input_names"] == ("x",)
 
 
 @settings(max_examples=60)
@@ -310,9 +315,9 @@ def test_integer_chains(data: st.DataObject) -> None:
         op = data.draw(st.sampled_from(["Add", "Sub", "Mul", "Max", "Min", "Div", "Concat"]))
         a, b = (f"v{data.draw(st.integers(0, k - 1))}" for _ in range(2))
         if op == "Concat":
-            at = data.draw(st.integers(0, 1))
+            is_even = data.draw(st.integers(0, 1))
             nodes.append(N("Concat", [a, b], [f"c{k}"], axis=0))
-            nodes.append(N("Gather", [f"c{k}", "even" if at else "odd"], [f"v{k}"]))
+            nodes.append(N("Gather", [f"c{k}", "even" if is_even else "odd"], [f"v{k}"]))
         elif op == "Div":
             nodes.append(N("Abs", [b], [f"c{k}"]))
             nodes.append(N("Add", [f"c{k}", "one"], [f"d{k}"]))
@@ -321,12 +326,12 @@ def test_integer_chains(data: st.DataObject) -> None:
             nodes.append(N(op, [a, b], [f"v{k}"]))
         last = f"v{k}"
     consts = {"even": i(0, 2), "odd": i(3, 1), "one": i(1)}
-    made = model(nodes, [x("b", "s")], [last], consts=consts, opset=13)
-    assert check_onnx(made) == ()
-    module = from_onnx(made)
+    model_proto = model(nodes, [x("b", "s")], [last], consts=consts, opset=13)
+    assert check_onnx(model_proto) == ()
+    module = from_onnx(model_proto)
     for shape in ((1, 1), (2, 7), (5, 3)):
         feeds = {"x": np.zeros(shape, np.float32)}
-        np.testing.assert_array_equal(ours(module, feeds)[0], theirs(made, feeds)[0])
+        np.testing.assert_array_equal(ours(module, feeds)[0], theirs(model_proto, feeds)[0])
 
 
 MODES = [
@@ -345,8 +350,12 @@ MODES = [
 @pytest.mark.parametrize(("mode", "coordinates", "rounding"), MODES)
 def test_resize_of_symbolic_dimensions(mode: str, coordinates: str, rounding: str) -> None:
     """To sizes that follow from shapes, and by whole and broken factors."""
-    how = {"mode": mode, "coordinate_transformation_mode": coordinates, "nearest_mode": rounding}
-    for times, by, more in ((2, 1, 0), (1, 2, 1), (3, 2, 0), (1, 1, 4)):
+    resize_attrs = {
+        "mode": mode,
+        "coordinate_transformation_mode": coordinates,
+        "nearest_mode": rounding,
+    }
+    for times, by, addend in ((2, 1, 0), (1, 2, 1), (3, 2, 0), (1, 1, 4)):
         nodes = [
             N("Shape", ["x"], ["s"], start=2, end=3),
             N("Mul", ["s", "times"], ["m"]),
@@ -354,20 +363,20 @@ def test_resize_of_symbolic_dimensions(mode: str, coordinates: str, rounding: st
             N("Add", ["d", "more"], ["e"]),
             N("Shape", ["x"], ["nc"], start=0, end=2),
             N("Concat", ["nc", "e", "w"], ["z"], axis=0),
-            N("Resize", ["x", "", "", "z"], ["y"], **how),
+            N("Resize", ["x", "", "", "z"], ["y"], **resize_attrs),
         ]
-        consts = {"times": i(times), "by": i(by), "more": i(more), "w": i(7)}
-        made = model(nodes, [x("b", 3, "h", 5)], ["y"], consts=consts)
+        consts = {"times": i(times), "by": i(by), "more": i(addend), "w": i(7)}
+        model_proto = model(nodes, [x("b", 3, "h", 5)], ["y"], consts=consts)
         for h in (4, 5, 8, 13):
-            agree(made, {"x": rand(2, 3, h, 5)}, rtol=1e-4, atol=1e-4)
+            agree(model_proto, {"x": rand(2, 3, h, 5)}, rtol=1e-4, atol=1e-4)
     for scale in (0.5, 1.5, 2.0, 3.0):
         consts = {"s": np.array([1, 1, scale, 2], np.float32)}
-        nodes = [N("Resize", ["x", "", "s"], ["y"], **how)]
-        made = model(nodes, [x("b", 3, "h", 5)], ["y"], consts=consts)
+        nodes = [N("Resize", ["x", "", "s"], ["y"], **resize_attrs)]
+        model_proto = model(nodes, [x("b", 3, "h", 5)], ["y"], consts=consts)
         # Where an extent is broken, ONNX Runtime aligns other corners than the standard.
         whole = coordinates == "align_corners"
         for h in (4, 8) if whole else (4, 5, 8, 13):
-            agree(made, {"x": rand(2, 3, h, 5)}, rtol=1e-4, atol=1e-4)
+            agree(model_proto, {"x": rand(2, 3, h, 5)}, rtol=1e-4, atol=1e-4)
 
 
 @cache
@@ -391,15 +400,15 @@ def pyramid() -> tuple[onnx.ModelProto, Executor]:
         N("MatMul", ["t", "c"], ["product"]),
     ]
     consts = {"twice": np.array([1, 1, 2, 1], np.float32)}
-    made = model(nodes, [x(1, 2, "h", 3)], ["sum", "both", "product"], consts=consts)
-    return made, Executor(compile_module(from_onnx(made)), cpu())
+    model_proto = model(nodes, [x(1, 2, "h", 3)], ["sum", "both", "product"], consts=consts)
+    return model_proto, Executor(compile_module(from_onnx(model_proto)), cpu())
 
 
 @pytest.mark.parametrize("h", [4, 5, 8, 12, 13])
 def test_extents_that_meet_for_some_sizes(h: int) -> None:
-    made, run = pyramid()
+    model_proto, run = pyramid()
     feeds = {"x": rand(1, 2, h, 3)}
-    for a, b in zip(run["main"](feeds["x"]), theirs(made, feeds), strict=True):
+    for a, b in zip(run["main"](feeds["x"]), theirs(model_proto, feeds), strict=True):
         np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5, atol=1e-5)
 
 
@@ -411,11 +420,13 @@ def test_sizes_for_which_they_do_not_are_refused_by_the_call(h: int) -> None:
 
 
 def test_names_that_nothing_connects_broadcast_or_are_equal() -> None:
-    made = model([N("Add", ["x", "z"], ["y"])], [x("a"), value("z", np.float32, ["b"])], ["y"])
-    run = Executor(compile_module(from_onnx(made)), cpu())["main"]
+    model_proto = model(
+        [N("Add", ["x", "z"], ["y"])], [x("a"), value("z", np.float32, ["b"])], ["y"]
+    )
+    run = Executor(compile_module(from_onnx(model_proto)), cpu())["main"]
     for a, b in ((3, 3), (1, 3), (3, 1)):
-        left, right = rand(a), rand(b)
-        np.testing.assert_array_equal(np.asarray(run(left, right)), left + right)
+        left_operand, right = rand(a), rand(b)
+        np.testing.assert_array_equal(np.asarray(run(left_operand, right)), left_operand + right)
     with pytest.raises(ValueError, match="a is 2, b is 3; expected"):
         run(rand(2), rand(3))
 
@@ -424,10 +435,10 @@ def test_tensors_without_elements_are_results() -> None:
     """A library whose only constants are empty."""
     nodes = [N("Shape", ["x"], ["y"], start=2, end=1), N("Identity", ["none"], ["z"])]
     consts = {"none": np.zeros((0, 3), np.float32)}
-    made = model(nodes, [x(2, 3, 4)], ["y", "z"], consts=consts, opset=19)
-    run = Executor(compile_module(from_onnx(made)), cpu())
-    got = run["main"](rand(2, 3, 4))
-    assert [np.asarray(v).shape for v in got] == [(0,), (0, 3)]
+    model_proto = model(nodes, [x(2, 3, 4)], ["y", "z"], consts=consts, opset=19)
+    run = Executor(compile_module(from_onnx(model_proto)), cpu())
+    outputs = run["main"](rand(2, 3, 4))
+    assert [np.asarray(v).shape for v in outputs] == [(0,), (0, 3)]
 
 
 ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Mod", "Min", "Max")
@@ -470,17 +481,17 @@ def arithmetic_model() -> onnx.ModelProto:
 
 def test_arithmetic_of_sizes() -> None:
     """Div rounds towards zero and Mod down, whatever signs the operands have."""
-    made = arithmetic_model()
-    imported = from_onnx(made)
+    model_proto = arithmetic_model()
+    imported = from_onnx(model_proto)
     for n in (1, 2, 4, 5, 7, 12):
         for m in (1, 3, 5, 6, 9):
             feeds = {"x": np.zeros((n, m), np.float32)}
-            for want, got in zip(theirs(made, feeds), ours(imported, feeds), strict=True):
-                np.testing.assert_array_equal(got, want, f"{n} x {m}")
+            for want, output in zip(theirs(model_proto, feeds), ours(imported, feeds), strict=True):
+                np.testing.assert_array_equal(output, want, f"{n} x {m}")
 
 
 def test_conditions_on_sizes_are_data() -> None:
-    made = model(
+    model_proto = model(
         [
             N("Shape", ["x"], ["shape"]),
             N("Split", ["shape"], ["n", "m"], num_outputs=2),
@@ -492,20 +503,22 @@ def test_conditions_on_sizes_are_data() -> None:
         consts={"five": i(-5)},
         opset=18,
     )
-    run = Executor(compile_module(from_onnx(made), "native"), cpu())["main"]
+    run = Executor(compile_module(from_onnx(model_proto), "native"), cpu())["main"]
     for n, m in ((1, 1), (1, 2), (2, 1), (3, 3), (7, 9)):
         feeds = {"x": np.zeros((n, m), np.float32)}
-        for want, got in zip(theirs(made, feeds), run(feeds["x"]), strict=True):
-            assert got.dtype == want.dtype
-            np.testing.assert_array_equal(got.numpy(), want, f"{n} x {m}")
+        for want, output in zip(theirs(model_proto, feeds), run(feeds["x"]), strict=True):
+            assert output.dtype == want.dtype
+            np.testing.assert_array_equal(output.numpy(), want, f"{n} x {m}")
 
 
 @pytest.mark.parametrize("code", [onnx.TensorProto.STRING, onnx.TensorProto.COMPLEX64])
 def test_outputs_of_element_types_that_nobody_computes(code: int) -> None:
     """An initializer that is an output itself: no node reads it."""
-    made = model([N("Relu", ["x"], ["y"])], [x(2)], ["y", "c"])
-    made.graph.initializer.append(helper.make_tensor("c", code, (1,), [b"a" if code == 8 else 1]))
-    (issue,) = check_onnx(made)
+    model_proto = model([N("Relu", ["x"], ["y"])], [x(2)], ["y", "c"])
+    model_proto.graph.initializer.append(
+        helper.make_tensor("c", code, (1,), [b"a" if code == 8 else 1])
+    )
+    (issue,) = check_onnx(model_proto)
     assert "'c' has element type" in issue.message
     with pytest.raises(UnsupportedError, match="'c' has element type"):
-        from_onnx(made)
+        from_onnx(model_proto)

@@ -18,8 +18,8 @@ SMALL = [n for n in EXPORTS if n.startswith(("mlp", "bert_2", "gpt2_2", "vit_2",
 def same_as_ort(path: str, feeds: dict[str, np.ndarray]) -> None:
     session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
     want = session.run(None, feeds)
-    got = ours(from_onnx(path), feeds)
-    for a, b in zip(got, want, strict=True):
+    outputs = ours(from_onnx(path), feeds)
+    for a, b in zip(outputs, want, strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5 * max(1.0, float(abs(b).max())))
 
@@ -38,8 +38,8 @@ def test_light_networks_import(name: str) -> None:
     """As they ship: opset 9, weights made by ConstantOfShape become constants of layers."""
     folder = onnx.__path__[0] + "/backend/test/data/light"
     module = from_onnx(f"{folder}/light_{name}.onnx")
-    used = {b.value.op for b in main(module).bindings}
-    assert "conv2d" in used and not used & {"full", "matmul"}
+    operator_names = {b.value.op for b in main(module).bindings}
+    assert "conv2d" in operator_names and not operator_names & {"full", "matmul"}
 
 
 @pytest.mark.slow

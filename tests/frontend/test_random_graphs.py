@@ -36,10 +36,10 @@ Arrays = list[np.ndarray]
 
 
 class Found(NamedTuple):
-    """What a graph led to: right, refused (`what` is the reason), or a fault."""
+    """What a graph led to: right, refused (`details` is the reason), or a fault."""
 
     kind: str
-    what: str = ""
+    details: str = ""
 
 
 def check(seed: str) -> Found:
@@ -64,10 +64,10 @@ def check(seed: str) -> Found:
             if "N is 0; expected N >= 1" in str(error):
                 return Found("refused", "a size of 0")
             return Found("error", f"run {k}: {type(error).__name__}: {error}")
-        got = [np.from_dlpack(v) for v in (out if isinstance(out, tuple | list) else [out])]
-        said = [differs(got, w) for w in want]
-        if all(said):
-            return Found("wrong", f"run {k}: {said[0]}")
+        outputs = [np.from_dlpack(v) for v in (out if isinstance(out, tuple | list) else [out])]
+        differences = [differs(outputs, w) for w in want]
+        if all(differences):
+            return Found("wrong", f"run {k}: {differences[0]}")
     return Found("right")
 
 
@@ -83,20 +83,22 @@ def expected(drawn: Drawn, run: int) -> list[Arrays]:
     """The results of ONNX Runtime and, where it has none, of the standard's evaluator; both where
     they differ, since then one of them is wrong."""
     feeds = drawn.runs[run]
-    found: list[Arrays] = []
+    references: list[Arrays] = []
     with suppress(Exception):
-        found.append(in_child(drawn, feeds) if run in drawn.deadly else by_runtime(drawn, feeds))
+        references.append(
+            in_child(drawn, feeds) if run in drawn.deadly else by_runtime(drawn, feeds)
+        )
     if misjudged(drawn.model.graph):
-        return found
+        return references
     try:
         with np.errstate(all="ignore"):
-            own = ReferenceEvaluator(drawn.model).run(None, dict(feeds))
-        other = [np.asarray(v) for v in own]
-        if not found or differs(other, found[0]):
-            found.append(other)
+            evaluator_outputs = ReferenceEvaluator(drawn.model).run(None, dict(feeds))
+        evaluated_arrays = [np.asarray(v) for v in evaluator_outputs]
+        if not references or differs(evaluated_arrays, references[0]):
+            references.append(evaluated_arrays)
     except Exception:
         pass
-    return found
+    return references
 
 
 def misjudged(graph: onnx.GraphProto) -> bool:
@@ -113,8 +115,8 @@ def misjudged(graph: onnx.GraphProto) -> bool:
 
 def by_runtime(drawn: Drawn, feeds: dict[str, np.ndarray]) -> Arrays:
     session = ort.InferenceSession(drawn.model.SerializeToString(), quiet())
-    taken = {i.name for i in session.get_inputs()}
-    results: Arrays = session.run(None, {k: v for k, v in feeds.items() if k in taken})
+    input_names = {i.name for i in session.get_inputs()}
+    results: Arrays = session.run(None, {k: v for k, v in feeds.items() if k in input_names})
     return results
 
 
@@ -145,9 +147,9 @@ def wants_why(drawn: Drawn) -> str:
     return "it runs nowhere"
 
 
-def differs(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> str:
+def differs(outputs: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> str:
     """Why results are not those wanted; nothing if they are."""
-    for i, (a, b) in enumerate(zip(got, want, strict=True)):
+    for i, (a, b) in enumerate(zip(outputs, want, strict=True)):
         if (a.shape, a.dtype) != (b.shape, b.dtype):
             return f"result {i} is {a.dtype}{a.shape}, not {b.dtype}{b.shape}"
         if a.dtype.kind != "f":
@@ -167,9 +169,9 @@ SEED = os.environ.get("FUZZ_SEED", "1")
 
 @pytest.mark.parametrize("k", range(40))
 def test_random_graphs(k: int) -> None:
-    found = check(f"{SEED} {k}")
-    assert found.kind in ("right", "refused", "no reference"), (
-        f"seed {SEED} {k}: {found.what}\n{onnx.printer.to_text(draw(f'{SEED} {k}').model)}"
+    result = check(f"{SEED} {k}")
+    assert result.kind in ("right", "refused", "no reference"), (
+        f"seed {SEED} {k}: {result.details}\n{onnx.printer.to_text(draw(f'{SEED} {k}').model)}"
     )
 
 
@@ -181,9 +183,9 @@ MARK = "found: "
 
 def part(seed: str, first: int, count: int) -> dict[int, Found]:
     """Check graphs in a process of its own, each for at most two minutes or so."""
-    found: dict[int, Found] = {}
-    while first + len(found) < first + count:
-        start = first + len(found)
+    results: dict[int, Found] = {}
+    while first + len(results) < first + count:
+        start = first + len(results)
         command = [sys.executable, "-m", "tests.frontend.test_random_graphs", "--here"]
         command += ["--seed", seed, "--first", str(start), "--count", str(first + count - start)]
         with tempfile.TemporaryFile("w+") as out:
@@ -194,11 +196,11 @@ def part(seed: str, first: int, count: int) -> dict[int, Found]:
                 code = "it hangs"
             out.seek(0)
             for line in out.read().split(MARK)[1:]:
-                k, kind, what = line.split("\t", 2)
-                found[int(k)] = Found(kind, what.rstrip("\n"))
-        if first + len(found) < first + count and code != 0:
-            found[first + len(found)] = Found("crash", f"exit code {code}")
-    return found
+                k, kind, details = line.split("\t", 2)
+                results[int(k)] = Found(kind, details.rstrip("\n"))
+        if first + len(results) < first + count and code != 0:
+            results[first + len(results)] = Found("crash", f"exit code {code}")
+    return results
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -216,8 +218,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if args.here:
         for k in range(args.first, args.first + args.count):
-            found = check(f"{args.seed} {k}")
-            print(f"{MARK}{k}\t{found.kind}\t{found.what}", flush=True)
+            result = check(f"{args.seed} {k}")
+            print(f"{MARK}{k}\t{result.kind}\t{result.details}", flush=True)
         return 0
     start, kinds, reasons = time.time(), Counter[str](), Counter[str]()
     parts = range(args.first, args.first + args.count, PART)
@@ -226,15 +228,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             pool.submit(part, args.seed, k, min(PART, args.first + args.count - k)) for k in parts
         ]
         for job in jobs:
-            for k, found in job.result().items():
-                kinds[found.kind] += 1
-                if found.kind == "refused":
-                    reasons[found.what[:120]] += 1
-                elif found.kind not in ("right", "no reference"):
-                    print(f"seed {args.seed} {k}: {found.kind}: {found.what[:600]}", flush=True)
-    print(*(f"{n} {what}" for what, n in reasons.most_common()), sep="\n")
-    said = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
-    print(f"seed {args.seed}: {args.count} graphs: {said}; {time.time() - start:.0f} s")
+            for k, result in job.result().items():
+                kinds[result.kind] += 1
+                if result.kind == "refused":
+                    reasons[result.details[:120]] += 1
+                elif result.kind not in ("right", "no reference"):
+                    print(
+                        f"seed {args.seed} {k}: {result.kind}: {result.details[:600]}", flush=True
+                    )
+    print(*(f"{n} {explanation}" for explanation, n in reasons.most_common()), sep="\n")
+    counts_text = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
+    print(f"seed {args.seed}: {args.count} graphs: {counts_text}; {time.time() - start:.0f} s")
     good = kinds["right"] + kinds["refused"] + kinds["no reference"]
     return int(good < args.count or kinds["refused"] > MOST_REFUSED * args.count)
 

@@ -55,14 +55,14 @@ def test_tensor_programs() -> None:
 @pytest.mark.parametrize("dtype", TYPES)
 def test_onnx(dtype: str) -> None:
     x, y = operands(dtype)
-    made = model(
+    model_proto = model(
         [helper.make_node("Mod", ["x", "y"], ["z"], fmod=1)],
         [value("x", dtype, x.shape), value("y", dtype, y.shape)],
         ["z"],
     )
     with np.errstate(all="ignore"):
-        (want,) = onnx.reference.ReferenceEvaluator(made).run(None, {"x": x, "y": y})
-    np.testing.assert_array_equal(tk.compile(made)(x, y), want)
+        (want,) = onnx.reference.ReferenceEvaluator(model_proto).run(None, {"x": x, "y": y})
+    np.testing.assert_array_equal(tk.compile(model_proto)(x, y), want)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -75,10 +75,10 @@ def test_torch(dtype: str) -> None:
             return torch.fmod(x, y), torch.remainder(x, y), torch.fmod(x, 3.0)
 
     x, y = operands(dtype)
-    given = (torch.from_numpy(x), torch.from_numpy(y))
+    example_inputs = (torch.from_numpy(x), torch.from_numpy(y))
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        results = tk.compile(Net(), example_inputs=given)(x, y)
-        wanted = np.fmod(x, y), np.mod(x, y), np.fmod(x, np.asarray(3, dtype))
-    for got, want in zip(results, wanted, strict=True):
-        np.testing.assert_array_equal(got, want)
+        results = tk.compile(Net(), example_inputs=example_inputs)(x, y)
+        expected_outputs = np.fmod(x, y), np.mod(x, y), np.fmod(x, np.asarray(3, dtype))
+    for output, want in zip(results, expected_outputs, strict=True):
+        np.testing.assert_array_equal(output, want)

@@ -34,8 +34,8 @@ def alone() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def close(got: Any, want: Any) -> None:
-    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+def close(result: Any, want: Any) -> None:
+    torch.testing.assert_close(result, want, rtol=1e-4, atol=1e-5)
 
 
 def attention_block() -> Any:
@@ -87,11 +87,11 @@ def test_networks(name: str) -> None:
     compiled = torch.compile(net, backend=backend)
     for _ in range(2):
         x = example()
-        got, want = compiled(x), net(x)
-        close(got, want)
-        assert got.stride() == want.stride()
-    found = report()
-    assert (found.graphs, found.compiled, found.fallbacks) == (1, 1, [])
+        result, want = compiled(x), net(x)
+        close(result, want)
+        assert result.stride() == want.stride()
+    summary = report()
+    assert (summary.graphs, summary.compiled, summary.fallbacks) == (1, 1, [])
 
 
 class Broken(nn.Module):
@@ -120,11 +120,11 @@ def test_three_graph_breaks() -> None:
     compiled = torch.compile(net, backend=backend)
     x = torch.randn(3, 6)
     for _ in range(2):
-        got, want = compiled(x), net(x)
-        close(got["x"], want["x"])
-        close(got["sum"], want["sum"])
-    found = report()
-    assert (found.graphs, found.compiled, found.fallbacks) == (4, 4, [])
+        result, want = compiled(x), net(x)
+        close(result["x"], want["x"])
+        close(result["sum"], want["sum"])
+    summary = report()
+    assert (summary.graphs, summary.compiled, summary.fallbacks) == (4, 4, [])
 
 
 @pytest.mark.slow
@@ -132,18 +132,18 @@ def test_sizes_change_and_nothing_is_compiled_again() -> None:
     """Of the batch, of a sequence in attention, and of sizes that are computed from them."""
 
     def forward(x: Any, y: Any) -> Any:
-        both = torch.cat([x, y]) * x.shape[0]
-        scores = torch.softmax(both @ both.T, -1)
-        return scores @ both, both.reshape(-1)[: both.shape[0]], x.shape[0] + y.shape[0]
+        joined = torch.cat([x, y]) * x.shape[0]
+        scores = torch.softmax(joined @ joined.T, -1)
+        return scores @ joined, joined.reshape(-1)[: joined.shape[0]], x.shape[0] + y.shape[0]
 
     compiled = torch.compile(forward, backend=backend, dynamic=True)
     for a, b in ((2, 3), (5, 4), (7, 2), (4, 9)):
         x, y = torch.randn(a, 4), torch.randn(b, 4)
-        got, want = compiled(x, y), forward(x, y)
-        close(got[:2], want[:2])
-        assert got[2] == want[2]
-    found = report()
-    assert (found.graphs, found.compiled, found.fallbacks) == (1, 1, [])
+        result, want = compiled(x, y), forward(x, y)
+        close(result[:2], want[:2])
+        assert result[2] == want[2]
+    summary = report()
+    assert (summary.graphs, summary.compiled, summary.fallbacks) == (1, 1, [])
 
 
 @pytest.mark.parametrize("freezing", [False, True])
@@ -152,13 +152,13 @@ def test_weights_are_constants(freezing: bool, monkeypatch: pytest.MonkeyPatch) 
     as fast, and a function has at most 256 parameters."""
     import torch._inductor.config as config
 
-    seen: list[tuple[int, int]] = []
+    graph_sizes: list[tuple[int, int]] = []
     imported = _Graph._imported
 
     def watched(graph: _Graph, args: list[Any]) -> Any:
-        made = imported(graph, args)
-        seen.append((len(graph.weights), len(graph.inputs)))
-        return made
+        imported_graph = imported(graph, args)
+        graph_sizes.append((len(graph.weights), len(graph.inputs)))
+        return imported_graph
 
     monkeypatch.setattr(_Graph, "_imported", watched)
     make, example = NETWORKS["convolutions"]
@@ -168,7 +168,7 @@ def test_weights_are_constants(freezing: bool, monkeypatch: pytest.MonkeyPatch) 
         for _ in range(2):
             close(compiled(x), net(x))
     # two convolutions and a linear layer, and the four of BatchNorm that inference reads
-    assert seen == [(10, 1)]
+    assert graph_sizes == [(10, 1)]
 
 
 @pytest.mark.slow
@@ -203,16 +203,19 @@ def test_mutation_views_and_aliases() -> None:
             z = x + self.seen
             return z, z.T, x[1:], y, x
 
-    ours, theirs = Counts(), Counts()
-    compiled = torch.compile(ours, backend=backend)
+    compiled_net, eager_net = Counts(), Counts()
+    compiled = torch.compile(compiled_net, backend=backend)
     for _ in range(3):
         x = torch.randn(2, 3)
         y = torch.randn(3)
-        mine, own = x.clone(), y.clone()
-        got, want = compiled(mine, own), theirs(x, y)
-        close(list(got), list(want))
-        close([own, ours.seen], [y, theirs.seen])
-        assert got[2].data_ptr() == mine[1:].data_ptr() and got[4].data_ptr() == mine.data_ptr()
+        mine, own_y = x.clone(), y.clone()
+        results, want = compiled(mine, own_y), eager_net(x, y)
+        close(list(results), list(want))
+        close([own_y, compiled_net.seen], [y, eager_net.seen])
+        assert (
+            results[2].data_ptr() == mine[1:].data_ptr()
+            and results[4].data_ptr() == mine.data_ptr()
+        )
 
 
 @pytest.mark.slow
@@ -226,8 +229,8 @@ def test_numbers_types_and_operands_that_are_not_dense() -> None:
     for n in (1, 2, 3):
         x = torch.randn(8, 6)[::2, ::2][:3].mT.contiguous().mT
         m = torch.rand(3, 3) > 0.5
-        got, want = compiled(x, m, n, 0.5 * n), forward(x, m, n, 0.5 * n)
-        for a, b in zip(got, want, strict=True):
+        results, want = compiled(x, m, n, 0.5 * n), forward(x, m, n, 0.5 * n)
+        for a, b in zip(results, want, strict=True):
             assert a.dtype == b.dtype
             close(a, b)
     assert report().fallbacks == []
@@ -263,14 +266,14 @@ def test_a_graph_that_torch_runs_is_counted_and_named() -> None:
     with pytest.warns(FallbackWarning, match="_linalg_svd"):
         close(compiled(x), forward(x))
     close(compiled(x), forward(x))
-    found = report()
-    (fallback,) = found.fallbacks
+    summary = report()
+    (fallback,) = summary.fallbacks
     assert {i.op for i in fallback.issues} == {
         "aten._linalg_svd.default",
         "aten.rand.default",
     }
-    assert "test_torch_compile.py:" in str(found)
-    assert str(report(reset=True)) == str(found)
+    assert "test_torch_compile.py:" in str(summary)
+    assert str(report(reset=True)) == str(summary)
     assert str(report()) == "0 graphs, compiled 0 times"
 
 
@@ -315,8 +318,8 @@ def test_torch_finds_it_by_the_entry_point(tmp_path: Path) -> None:
     """As installed: the metadata of the package, in a process of its own."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     group = "torch_dynamo_backends"
-    (name, place), *others = project["entry-points"][group].items()
-    assert (name, others) == ("tensorkiln", [])
+    (name, place), *other_rows = project["entry-points"][group].items()
+    assert (name, other_rows) == ("tensorkiln", [])
     module, _, attribute = place.partition(":")
     assert getattr(import_module(module), attribute) is backend
     info = tmp_path / "tensorkiln-0.dist-info"
@@ -324,7 +327,7 @@ def test_torch_finds_it_by_the_entry_point(tmp_path: Path) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorkiln\nVersion: 0\n")
     (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {place}\n")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _SCRIPT], env=environment, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr

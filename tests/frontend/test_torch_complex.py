@@ -241,18 +241,18 @@ def results(
         return called("view_as_complex", node, value) if value.is_complex() else node
 
     def called(op: str, node: Any, value: Any) -> Any:
-        made = graph.call_function(target_of(op), (node,))
-        made.meta["val"] = value
-        return made
+        call_node = graph.call_function(target_of(op), (node,))
+        call_node.meta["val"] = value
+        return call_node
 
     places = [put(a) for a in args]
     call = graph.call_function(target_of(name), tuple(places), options)
     call.meta["val"] = target_of(name)(*args, **options)
-    made = call.meta["val"]
-    several, outs = list(made) if isinstance(made, tuple | list) else [made], []
+    call_value = call.meta["val"]
+    several, outs = list(call_value) if isinstance(call_value, tuple | list) else [call_value], []
     for k, value in enumerate(several):
         out = call
-        if len(several) > 1 or isinstance(made, tuple | list):
+        if len(several) > 1 or isinstance(call_value, tuple | list):
             out = graph.call_function(operator.getitem, (call, k))
             out.meta["val"] = value
         if value.is_complex():
@@ -274,19 +274,23 @@ def test_operators(wide: bool) -> None:
             args = list(row[:-1] if options else row)
             if not wide and any(a is SPECIAL or getattr(a, "_base", None) is SPECIAL for a in args):
                 continue  # beyond the range of float32
-            mine, theirs = results(name, of_type(args, wide), of_type(options, wide))
-            for got, want in zip(mine, theirs, strict=True):
-                assert str(got.dtype) == str(want.dtype).removeprefix("torch."), name
-                bound = 1e-12 if wide else 2e-5
+            mine, torch_results = results(name, of_type(args, wide), of_type(options, wide))
+            for output, want in zip(mine, torch_results, strict=True):
+                assert str(output.dtype) == str(want.dtype).removeprefix("torch."), name
+                tolerance = 1e-12 if wide else 2e-5
                 np.testing.assert_allclose(
-                    got, want.resolve_neg().numpy(), rtol=bound, atol=bound, err_msg=f"{name}{row}"
+                    output,
+                    want.resolve_neg().numpy(),
+                    rtol=tolerance,
+                    atol=tolerance,
+                    err_msg=f"{name}{row}",
                 )
 
 
 def test_every_operator_on_complex_numbers_is_in_the_table() -> None:
     tables = (aten_complex.TABLE, aten_complex.OVERLOADS, aten_complex.PART_WISE)
-    others = {"prims::convert_element_type"}
-    assert CASES.keys() | UNSPECIFIED | others == set().union(*tables)
+    other_operators = {"prims::convert_element_type"}
+    assert CASES.keys() | UNSPECIFIED | other_operators == set().union(*tables)
 
 
 # -- models ---------------------------------------------------------------------------------------
@@ -385,12 +389,12 @@ def test_models() -> None:
     with torch.no_grad():
         expected = [v.resolve_neg().numpy() for v in flat(net(x))]
     exact = evaluate(tk.frontend.from_torch(net, (x,)), {"x": x.numpy()})
-    for got, want in zip(exact, expected, strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-10)
+    for output, want in zip(exact, expected, strict=True):
+        np.testing.assert_allclose(output, want, rtol=1e-9, atol=1e-10)
     narrow = x.float()
     run = tk.runtime.Executor(tk.compile(tk.frontend.from_torch(net, (narrow,))))["main"]
-    for got, want in zip(run(narrow.numpy()), expected, strict=True):
-        np.testing.assert_allclose(np.asarray(got.numpy()), want, rtol=1e-4, atol=1e-4)
+    for output, want in zip(run(narrow.numpy()), expected, strict=True):
+        np.testing.assert_allclose(np.asarray(output.numpy()), want, rtol=1e-4, atol=1e-4)
 
 
 def test_open_sizes() -> None:
@@ -410,8 +414,8 @@ def test_open_sizes() -> None:
     module = tk.frontend.from_torch(net, (torch.ones(2, 4, 8),), dynamic_shapes=shapes)
     for batch, length in ((2, 4), (3, 6), (1, 1)):
         x = torch.randn(batch, length, 8)
-        (got,) = evaluate(module, {"x": x.numpy()})
-        np.testing.assert_allclose(got, net(x).numpy(), rtol=1e-5, atol=1e-5)
+        (output,) = evaluate(module, {"x": x.numpy()})
+        np.testing.assert_allclose(output, net(x).numpy(), rtol=1e-5, atol=1e-5)
 
 
 def test_refusals() -> None:

@@ -95,8 +95,8 @@ def flat(result: Any) -> list[Any]:
     return list(result) if isinstance(result, tuple | list) else [result]
 
 
-def agree(got: Any, want: Any) -> None:
-    for a, b in zip(flat(got), flat(want), strict=True):
+def agree(result: Any, want: Any) -> None:
+    for a, b in zip(flat(result), flat(want), strict=True):
         b = np.asarray(b)
         assert np.shape(a) == b.shape
         np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5)

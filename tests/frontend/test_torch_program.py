@@ -84,8 +84,8 @@ def test_arguments_that_are_no_tensors_are_constants() -> None:
     net = Returns(lambda x, o, s: x * o[0] if o[1] else x)
     module = from_torch(net, (X, (3, True)))
     assert names(module)[0] == ("x",)
-    (got,) = evaluate(module, {"x": X.numpy()})
-    np.testing.assert_array_equal(got, X.numpy() * 3)
+    (output,) = evaluate(module, {"x": X.numpy()})
+    np.testing.assert_array_equal(output, X.numpy() * 3)
 
 
 # -- sizes ----------------------------------------------------------------------------------------
@@ -155,11 +155,11 @@ def test_symbolic_sizes(case: str) -> None:
     assert shapes(module) == ["['rows', 3]"]
     for rows in (3, 4, 8):
         x = torch.randn(rows, 3)
-        (got,) = evaluate(module, {"x": x.numpy()})
+        (output,) = evaluate(module, {"x": x.numpy()})
         want = SIZES[case](x)
-        assert got.shape == tuple(want.shape)
-        assert str(got.dtype) == str(want.dtype)[6:]
-        np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)
+        assert output.shape == tuple(want.shape)
+        assert str(output.dtype) == str(want.dtype)[6:]
+        np.testing.assert_allclose(output, want.numpy(), rtol=1e-5, atol=1e-5)
 
 
 def test_extents_that_are_multiples_of_a_dim() -> None:
@@ -198,8 +198,8 @@ def test_buffers_that_change_are_refused_by_name_or_are_arguments() -> None:
     assert names(module) == (("x", "seen"), ("output", "new_seen"))
     net, state = Cache(), np.zeros(3, np.float32)
     for _ in range(3):
-        got, state = evaluate(module, {"x": X.numpy(), "seen": state})
-        np.testing.assert_array_equal(got, net(X).numpy())
+        output, state = evaluate(module, {"x": X.numpy(), "seen": state})
+        np.testing.assert_array_equal(output, net(X).numpy())
         np.testing.assert_array_equal(state, net.seen.numpy())
 
 
@@ -272,17 +272,17 @@ def test_refusals_name_the_module_and_the_line() -> None:
     net = nn.Sequential(nn.Linear(3, 3), nn.Sequential(Inner()))
     with pytest.raises(UnsupportedError) as caught:
         from_torch(net, (torch.ones(3, 3),))
-    found = {issue.op: issue.message for issue in caught.value.issues}
-    assert "aten._linalg_svd.default" in found
-    for message in found.values():
+    messages = {issue.op: issue.message for issue in caught.value.issues}
+    assert "aten._linalg_svd.default" in messages
+    for message in messages.values():
         assert "1.0 (Inner), test_torch_program.py:" in message
-    assert any("complex" in message for message in found.values())
+    assert any("complex" in message for message in messages.values())
 
 
 def test_numbers_of_python_that_data_makes() -> None:
     module = from_torch(Returns(lambda x, o, s: x * x.sum().item() + x.max().item()), (X,))
-    (got,) = evaluate(module, {"x": X.numpy()})
-    np.testing.assert_allclose(got, X.numpy() * 15 + 5)
+    (output,) = evaluate(module, {"x": X.numpy()})
+    np.testing.assert_allclose(output, X.numpy() * 15 + 5)
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
@@ -322,8 +322,8 @@ def test_products_of_groups(rows: int, ends: tuple[int, ...], space: str) -> Non
     want = torch.zeros(rows, 16, dtype=torch.float64)
     for k, (start, end) in enumerate(zip((0, *ends), ends, strict=False)):
         want[start:end] = a[start:end].double() @ b[k].double()
-    given = {name: np.from_dlpack(x) for name, x in {"a": a.float(), "b": b.float()}.items()}
-    given = {name: x.astype(str(dtype).removeprefix("torch.")) for name, x in given.items()}
-    (got,) = evaluate(from_torch(Experts(), (a, b, offs)), {**given, "offs": offs.numpy()})
+    arrays = {name: np.from_dlpack(x) for name, x in {"a": a.float(), "b": b.float()}.items()}
+    arrays = {name: x.astype(str(dtype).removeprefix("torch.")) for name, x in arrays.items()}
+    (output,) = evaluate(from_torch(Experts(), (a, b, offs)), {**arrays, "offs": offs.numpy()})
     loose = 2e-2 if space == "aten" else 1e-5
-    np.testing.assert_allclose(got.astype("float64"), want.numpy(), rtol=loose, atol=loose)
+    np.testing.assert_allclose(output.astype("float64"), want.numpy(), rtol=loose, atol=loose)

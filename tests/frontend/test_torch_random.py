@@ -34,10 +34,10 @@ class Calls(torch.nn.Module):
 
 
 def program(*functions: Callable[..., Any], x: Any = None, **options: Any) -> Any:
-    given = torch.from_numpy(X) if x is None else x
+    operand = torch.from_numpy(X) if x is None else x
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return torch.export.export(Calls(list(functions)), (given,), strict=False, **options)
+        return torch.export.export(Calls(list(functions)), (operand,), strict=False, **options)
 
 
 def imported(*functions: Callable[..., Any], x: Any = None, seed: int | None = 5) -> IRModule:
@@ -45,8 +45,8 @@ def imported(*functions: Callable[..., Any], x: Any = None, seed: int | None = 5
 
 
 def values(*functions: Callable[..., Any], x: Any = None, seed: int = 5) -> list[np.ndarray]:
-    given = torch.from_numpy(X) if x is None else x
-    return evaluate(imported(*functions, x=x, seed=seed), {"x": given.numpy()})
+    operand = torch.from_numpy(X) if x is None else x
+    return evaluate(imported(*functions, x=x, seed=seed), {"x": operand.numpy()})
 
 
 def erf(x: np.ndarray) -> np.ndarray:
@@ -162,7 +162,7 @@ def test_samples_without_replacement_differ_and_have_the_right_second_place() ->
 
 
 def test_permutations_edges_and_types() -> None:
-    order, never, always, certain, halves, same, none = values(
+    order, never, always, certain, halves, equal_halves, unchanged = values(
         lambda x: torch.randperm(COUNT) + (0 * x).long(),
         lambda x: F.dropout(x, 0.0, True),
         lambda x: F.dropout(x, 1.0, True),
@@ -172,10 +172,10 @@ def test_permutations_edges_and_types() -> None:
         lambda x: F.dropout(x, 0.5, False),
     )
     assert np.array_equal(np.sort(order), np.arange(COUNT)) and np.any(order != np.arange(COUNT))
-    assert np.array_equal(never, X) and np.array_equal(none, X) and not np.any(always)
+    assert np.array_equal(never, X) and np.array_equal(unchanged, X) and not np.any(always)
     assert certain.dtype == np.float16 and np.all(certain == 1)
     assert halves.dtype == np.float16 and np.all((halves >= 0) & (halves < 1))
-    assert np.all(same == 2)
+    assert np.all(equal_halves == 2)
 
 
 def test_equal_seeds_and_compilers_give_equal_numbers() -> None:
@@ -188,9 +188,9 @@ def test_equal_seeds_and_compilers_give_equal_numbers() -> None:
         lambda x: F.dropout(x, 0.5, True),
     )
     x = torch.from_numpy(X[:60].reshape(6, 10).copy())
-    first, second, other = (imported(*functions, x=x, seed=s) for s in (5, 5, 6))
+    first, second, third = (imported(*functions, x=x, seed=s) for s in (5, 5, 6))
     assert first.script() == second.script()
-    results = [evaluate(m, {"x": x.numpy()}) for m in (first, second, other)]
+    results = [evaluate(m, {"x": x.numpy()}) for m in (first, second, third)]
     for compiled in (tk.compile(first), tk.compile(first, target="c")):
         run = tk.runtime.Executor(compiled)["main"]
         for _ in range(2):

@@ -32,18 +32,18 @@ class Whole(nn.Module):
 
     def __init__(self, kind: str, options: dict[str, Any]) -> None:
         super().__init__()
-        make, more = MODULES[kind]
+        make, extra_options = MODULES[kind]
         torch.manual_seed(0)
-        self.inner = make(IN, SIZE, **more, **options)
+        self.inner = make(IN, SIZE, **extra_options, **options)
 
     def forward(self, x: Any, *state: Any) -> Any:
-        given = (state,) if len(state) == 2 else state
-        y, last = self.inner(x, *given)
+        state_arguments = (state,) if len(state) == 2 else state
+        y, last = self.inner(x, *state_arguments)
         return (y, *last) if isinstance(last, tuple) else (y, last)
 
 
-def close(got: Any, want: Any) -> None:
-    for a, b in zip(got, want, strict=True):
+def close(result: Any, want: Any) -> None:
+    for a, b in zip(result, want, strict=True):
         assert a.shape == tuple(b.shape)
         np.testing.assert_allclose(np.asarray(a), b.detach().numpy(), rtol=1e-5, atol=1e-6)
 
@@ -51,12 +51,17 @@ def close(got: Any, want: Any) -> None:
 @pytest.mark.parametrize("kind", MODULES)
 def test_every_option(kind: str) -> None:
     """Layers, directions, biases, where samples are, one sample without a dimension, states."""
-    for layers, both, bias, first in PAIRWISE:
-        options = {"num_layers": layers, "bidirectional": both, "bias": bias, "batch_first": first}
+    for layers, bidirectional, bias, first in PAIRWISE:
+        options = {
+            "num_layers": layers,
+            "bidirectional": bidirectional,
+            "bias": bias,
+            "batch_first": first,
+        }
         net = Whole(kind, options).eval()
-        alone, stated = layers == 2 and not both, both or bias
+        alone, stated = layers == 2 and not bidirectional, bidirectional or bias
         shape = (STEPS, IN) if alone else (SAMPLES, STEPS, IN) if first else (STEPS, SAMPLES, IN)
-        states = (layers * (2 if both else 1), *(() if alone else (SAMPLES,)), SIZE)
+        states = (layers * (2 if bidirectional else 1), *(() if alone else (SAMPLES,)), SIZE)
         count = (2 if kind == "lstm" else 1) if stated else 0
         args = (torch.randn(shape), *(torch.randn(states) for _ in range(count)))
         module = from_torch(net, args)

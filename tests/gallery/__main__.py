@@ -22,21 +22,21 @@ GOOD = ("right", "refused")
 def line(o: Outcome) -> str:
     """A row of the table."""
     ratios = "".join(f"{r:7.2f}" for r in o.ratios or ())
-    what = " ".join(o.what.split())[:300]
+    details = " ".join(o.details.split())[:300]
     slow = "  compiled slowly" if o.compiled > LONG else ""
     figures = f"{o.error:8.0e} {o.compiled:7.1f} {ratios}{slow}" if o.kind == "right" else ""
-    return f"{o.name:36} {o.route:7} {o.kind:12} {figures}{what}".rstrip()
+    return f"{o.name:36} {o.route:7} {o.kind:12} {figures}{details}".rstrip()
 
 
-def summary(found: Sequence[Outcome]) -> str:
+def summary(outcomes: Sequence[Outcome]) -> str:
     """Networks by what was found, the worst route of each; then routes."""
     worst: dict[str, str] = {}
-    for o in found:
+    for o in outcomes:
         worst[o.name] = max(worst.get(o.name, o.kind), o.kind, key=KINDS.index)
     networks = Counter(worst.values())
-    right = sum(o.kind == "right" for o in found)
-    said = ", ".join(f"{networks[kind]} {kind}" for kind in KINDS if networks[kind])
-    return f"{len(worst)} networks: {said}; of {len(found)} imports {right} right"
+    right = sum(o.kind == "right" for o in outcomes)
+    counts_text = ", ".join(f"{networks[kind]} {kind}" for kind in KINDS if networks[kind])
+    return f"{len(worst)} networks: {counts_text}; of {len(outcomes)} imports {right} right"
 
 
 PAGE = """# Networks that were run
@@ -54,11 +54,11 @@ Summary: {summary}.
 """
 
 
-def page(found: Sequence[Outcome]) -> str:
+def page(outcomes: Sequence[Outcome]) -> str:
     """The results as a page of the documentation."""
-    text = PAGE.format(summary=summary(found))
-    for o in found:
-        error = f"{o.error:.0e}" if o.kind == "right" else " ".join(o.what.split())[:200]
+    text = PAGE.format(summary=summary(outcomes))
+    for o in outcomes:
+        error = f"{o.error:.0e}" if o.kind == "right" else " ".join(o.details.split())[:200]
         cells = (o.name, ROWS[o.name].package, o.route, o.kind, error.replace("|", "/"))
         text += f"| {' | '.join(cells)} |\n"
     return text

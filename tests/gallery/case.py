@@ -43,7 +43,7 @@ class Row:
     make: Callable[[], Made]
     routes: tuple[str, ...] = ("torch",)
     sizes: Callable[[], Any] | None = None
-    other: Callable[[], tuple[Any, ...] | dict[str, Any]] | None = None
+    other_inputs: Callable[[], tuple[Any, ...] | dict[str, Any]] | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -57,7 +57,7 @@ class Outcome:
     name: str
     route: str
     kind: str
-    what: str = ""
+    details: str = ""
     error: float = 0.0
     compiled: float = 0.0
     ratios: tuple[float, float] | None = None
@@ -91,17 +91,17 @@ def run(row: Row, route: str, times: bool) -> Outcome:
             start = time.perf_counter()
             call = tk.runtime.Executor(tk.compile(module))["main"]
             compiled = time.perf_counter() - start
-            given = row.other() if row.other and route == "torch" else arguments
-            got = results(call, module, given)
+            inputs = row.other_inputs() if row.other_inputs and route == "torch" else arguments
+            outputs = results(call, module, inputs)
         except Exception as error:
             return refusal(row, route, error)
         if route == "onnx":
-            kind, what, far = compare_graph(onnx, given, got)
+            kind, details, far = compare_graph(onnx, inputs, outputs)
         else:
-            kind, what, far = compare(original, given, got)
+            kind, details, far = compare(original, inputs, outputs)
         timed = times and kind == "right" and onnx is not None
-        ratios = beside(onnx, call, given) if timed else None
-    return Outcome(row.name, route, kind, what, far, compiled, ratios)
+        ratios = beside(onnx, call, inputs) if timed else None
+    return Outcome(row.name, route, kind, details, far, compiled, ratios)
 
 
 def refusal(row: Row, route: str, error: Exception) -> Outcome:
@@ -111,10 +111,10 @@ def refusal(row: Row, route: str, error: Exception) -> Outcome:
     text = said(error)
     if route in row.refused and row.refused[route] in text:
         return Outcome(row.name, route, "refused", row.refused[route])
-    ours = any("tensorkiln" in f for f in frames(error))
+    is_ours = any("tensorkiln" in f for f in frames(error))
     if isinstance(error, TensorkilnError):
-        ours = error.code != "export-failed"
-    return Outcome(row.name, route, "error" if ours else "not made", text)
+        is_ours = error.code != "export-failed"
+    return Outcome(row.name, route, "error" if is_ours else "not made", text)
 
 
 def frames(error: BaseException) -> list[str]:
@@ -192,10 +192,10 @@ def tensors(value: Any) -> list[Any]:
     import torch
     from torch.utils import _pytree as pytree
 
-    found = [v for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor)]
-    if not found and value is not None and hasattr(value, "__dict__"):
-        found = [t for v in vars(value).values() for t in tensors(v)]
-    return found
+    tensors_of_value = [v for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor)]
+    if not tensors_of_value and value is not None and hasattr(value, "__dict__"):
+        tensors_of_value = [t for v in vars(value).values() for t in tensors(v)]
+    return tensors_of_value
 
 
 def results(call: Any, module: Any, arguments: Any) -> list[np.ndarray]:
@@ -208,9 +208,9 @@ def chosen(arguments: Any, names: Sequence[str]) -> list[Any]:
     """The tensors of arguments for inputs of these names: all of them in their order, or those that
     exporters left; they leave out what is not read and keep names of keywords."""
     args, kwargs = split(arguments)
-    given = [t.contiguous() for t in tensors((args, kwargs))]
-    if len(names) == len(given):
-        return given
+    inputs = [t.contiguous() for t in tensors((args, kwargs))]
+    if len(names) == len(inputs):
+        return inputs
     by_name = {k: t.contiguous() for k, v in kwargs.items() for t in tensors(v)[:1]}
     return [by_name[n] for n in names]
 
@@ -233,7 +233,7 @@ def outputs(model: Any, arguments: Any) -> list[np.ndarray]:
     return [t.numpy() for t in tensors(model(*args, **kwargs))]
 
 
-def compare(model: Any, arguments: Any, got: Sequence[np.ndarray]) -> tuple[str, str, float]:
+def compare(model: Any, arguments: Any, results: Sequence[np.ndarray]) -> tuple[str, str, float]:
     """(kind, why, the largest error as a part of the largest element) against torch in float64, or
     in float32 where torch cannot compute the model in float64."""
     want = outputs(model, copy.deepcopy(arguments))
@@ -241,10 +241,10 @@ def compare(model: Any, arguments: Any, got: Sequence[np.ndarray]) -> tuple[str,
         exact = outputs(copy.deepcopy(model).double(), double(copy.deepcopy(arguments)))
     except Exception:
         exact = want
-    return judged(got, want, exact)
+    return judged(results, want, exact)
 
 
-def compare_graph(path: Path, inputs: Any, got: Sequence[np.ndarray]) -> tuple[str, str, float]:
+def compare_graph(path: Path, inputs: Any, outputs: Sequence[np.ndarray]) -> tuple[str, str, float]:
     """The same against ONNX Runtime."""
     import onnxruntime as ort
 
@@ -252,17 +252,17 @@ def compare_graph(path: Path, inputs: Any, got: Sequence[np.ndarray]) -> tuple[s
     options.log_severity_level = 4
     session = ort.InferenceSession(path, options)
     want = session.run(None, {name: x.numpy() for name, x in inputs.items()})
-    return judged(got, want, want)
+    return judged(outputs, want, want)
 
 
 def judged(
-    got: Sequence[np.ndarray], want: Sequence[np.ndarray], exact: Sequence[np.ndarray]
+    outputs: Sequence[np.ndarray], want: Sequence[np.ndarray], exact: Sequence[np.ndarray]
 ) -> tuple[str, str, float]:
     """(kind, why, error) of results; `exact` is `want` where nothing is more exact."""
-    if len(got) != len(want):
-        return "wrong", f"{len(got)} results, torch has {len(want)}", 0.0
+    if len(outputs) != len(want):
+        return "wrong", f"{len(outputs)} results, torch has {len(want)}", 0.0
     worst, says = 0.0, False
-    for k, (a, b, c) in enumerate(zip(got, want, exact, strict=True)):
+    for k, (a, b, c) in enumerate(zip(outputs, want, exact, strict=True)):
         if (a.shape, a.dtype) != (b.shape, b.dtype):
             return "wrong", f"result {k} is {a.dtype}{a.shape}, torch's {b.dtype}{b.shape}", 0.0
         says = says or bool((b != b.flat[0]).any() if b.size else False)
@@ -276,18 +276,18 @@ def judged(
             return "wrong", f"result {k} is not finite where torch's is, or the reverse", 0.0
         finite = np.isfinite(c)
         largest = float(np.abs(c[finite]).max(initial=0)) or 1.0
-        far, theirs = (distance(x, c) / largest for x in (a, b))
-        allowed = OF_FLOAT32 if c is b else min(MOST, max(LEAST, WORSE * theirs))
+        far, torch_error = (distance(x, c) / largest for x in (a, b))
+        allowed = OF_FLOAT32 if c is b else min(MOST, max(LEAST, WORSE * torch_error))
         worst = max(worst, far)
         if far > allowed:
-            return "wrong", f"result {k} is off by {far:.1e}, torch by {theirs:.1e}", worst
+            return "wrong", f"result {k} is off by {far:.1e}, torch by {torch_error:.1e}", worst
     return ("right", "", worst) if says else ("says nothing", "all results are constant", worst)
 
 
 def alike(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether NaN and the infinities are at the same places."""
-    same: bool = np.array_equal(a[~np.isfinite(b)], b[~np.isfinite(b)], equal_nan=True)
-    return same and bool(np.isfinite(a[np.isfinite(b)]).all())
+    agrees: bool = np.array_equal(a[~np.isfinite(b)], b[~np.isfinite(b)], equal_nan=True)
+    return agrees and bool(np.isfinite(a[np.isfinite(b)]).all())
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
@@ -307,15 +307,15 @@ def beside(path: Path, call: Any, arguments: Any) -> tuple[float, float] | None:
         session = ort.InferenceSession(path, options)
     except Exception:
         return None
-    given = chosen(arguments, [i.name for i in session.get_inputs()])
-    feeds = {i.name: t.numpy() for i, t in zip(session.get_inputs(), given, strict=True)}
-    ours: list[float] = []
-    theirs: list[float] = []
+    inputs = chosen(arguments, [i.name for i in session.get_inputs()])
+    feeds = {i.name: t.numpy() for i, t in zip(session.get_inputs(), inputs, strict=True)}
+    own_times: list[float] = []
+    ort_times: list[float] = []
     start = time.perf_counter()
-    while time.perf_counter() - start < 1.0 or len(ours) < 5:
-        ours.append(timed(lambda: call(*given)))
-        theirs.append(timed(lambda: session.run(None, feeds)))
-    return min(ours) / min(theirs), float(np.median(ours) / np.median(theirs))
+    while time.perf_counter() - start < 1.0 or len(own_times) < 5:
+        own_times.append(timed(lambda: call(*inputs)))
+        ort_times.append(timed(lambda: session.run(None, feeds)))
+    return min(own_times) / min(ort_times), float(np.median(own_times) / np.median(ort_times))
 
 
 def timed(call: Callable[[], Any]) -> float:
@@ -326,8 +326,8 @@ def timed(call: Callable[[], Any]) -> float:
 
 def named(rows: Iterable[Row]) -> dict[str, Row]:
     """Rows by name, which no two have."""
-    found: dict[str, Row] = {}
+    rows_by_name: dict[str, Row] = {}
     for row in rows:
-        assert row.name not in found, row.name
-        found[row.name] = row
-    return found
+        assert row.name not in rows_by_name, row.name
+        rows_by_name[row.name] = row
+    return rows_by_name

@@ -47,10 +47,17 @@ def configured(kind: str, options: dict[str, Any]) -> Any:
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    known = CONFIG_MAPPING[kind]()
-    own = known.attribute_map
-    names, given = {*vars(known), *own}, {own.get(k, k) for k in options}
-    small = {k: v for k, v in SMALL.items() if k in names and own.get(k, k) not in given}
+    default_config = CONFIG_MAPPING[kind]()
+    attribute_map = default_config.attribute_map
+    names, mapped_options = (
+        {*vars(default_config), *attribute_map},
+        {attribute_map.get(k, k) for k in options},
+    )
+    small = {
+        k: v
+        for k, v in SMALL.items()
+        if k in names and attribute_map.get(k, k) not in mapped_options
+    }
     return AutoConfig.for_model(kind, **small, **options, use_cache=False)
 
 
@@ -64,6 +71,6 @@ def mask(rows: int, length: int) -> Any:
     """The last words of the first row are none."""
     import torch
 
-    made = torch.ones(rows, length, dtype=torch.int64)
-    made[0, length - 3 :] = 0
-    return made
+    ones_mask = torch.ones(rows, length, dtype=torch.int64)
+    ones_mask[0, length - 3 :] = 0
+    return ones_mask

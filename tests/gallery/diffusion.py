@@ -108,13 +108,13 @@ def make(name: str, options: dict[str, Any], inputs: dict[str, tuple[int, ...]])
     import torch
 
     model = getattr(diffusers, name)(**options)
-    given = {
+    model_inputs = {
         key: torch.tensor([3] if shape else 3)
         if key in ("timestep", "class_labels")
         else torch.randn(shape)
         for key, shape in inputs.items()
     }
-    return model, given
+    return model, model_inputs
 
 
 ROWS = [Row(name, "diffusers", partial(make, name, *row)) for name, row in NETWORKS.items()]

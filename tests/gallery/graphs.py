@@ -137,9 +137,11 @@ def generation() -> Made:
         ],
         [*proto.graph.initializer, numpy_helper.from_array(np.array([[2]]), "end")],
     )
-    made = helper.make_model(outer, opset_imports=proto.opset_import, ir_version=proto.ir_version)
-    made.functions.extend(proto.functions)
-    return made, {"start": words(1, 4), "trips": torch.tensor(9)}
+    model_proto = helper.make_model(
+        outer, opset_imports=proto.opset_import, ir_version=proto.ir_version
+    )
+    model_proto.functions.extend(proto.functions)
+    return model_proto, {"start": words(1, 4), "trips": torch.tensor(9)}
 
 
 def speech(lengths: Sequence[int] = (40,)) -> Made:

@@ -188,7 +188,7 @@ OF_ANY_SIZE = [
         "transformers",
         partial(make, kind, table[kind]),
         sizes=partial(sizes, ("input_ids", "attention_mask")),
-        other=partial(text, 3, 23),
+        other_inputs=partial(text, 3, 23),
     )
     for kind, table, make in (
         ("bert", ENCODERS, encoder),

@@ -20,20 +20,20 @@ _PROCESSES.set_forkserver_preload(["tests.gallery.preloaded"])
 
 def alone(name: str, route: str, times: bool) -> Outcome:
     """Run a row in a process of its own, forked from one that has imported what all rows need."""
-    mine, theirs = _PROCESSES.Pipe(duplex=False)
+    mine, child_end = _PROCESSES.Pipe(duplex=False)
     with TemporaryDirectory() as folder:
-        said = Path(folder) / "said"
-        process = _PROCESSES.Process(target=_row, args=(name, route, times, theirs, said))
+        output_path = Path(folder) / "said"
+        process = _PROCESSES.Process(target=_row, args=(name, route, times, child_end, output_path))
         process.start()
-        theirs.close()
+        child_end.close()
         try:
             if mine.poll(SECONDS):
-                found: Outcome = mine.recv()
-                return found
+                outcome: Outcome = mine.recv()
+                return outcome
             return Outcome(name, route, "hangs", f"more than {SECONDS} s")
         except EOFError:
             process.join()
-            text = said.read_text(errors="replace")[-500:] if said.exists() else ""
+            text = output_path.read_text(errors="replace")[-500:] if output_path.exists() else ""
             return Outcome(name, route, "crashes", f"exit code {process.exitcode}: {text}")
         finally:
             process.join(LEAVING)
@@ -41,9 +41,9 @@ def alone(name: str, route: str, times: bool) -> Outcome:
             process.join()
 
 
-def _row(name: str, route: str, times: bool, answer: Connection, said: Path) -> None:
+def _row(name: str, route: str, times: bool, answer: Connection, output_path: Path) -> None:
     """Run a row in this process, and send what was found; what is printed goes to a file."""
-    with said.open("wb") as file:
+    with output_path.open("wb") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     answer.send(run(ROWS[name], route, times))

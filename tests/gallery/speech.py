@@ -60,8 +60,8 @@ def whisper() -> Made:
     from transformers import AutoModel
 
     config = configured("whisper", {"num_mel_bins": 16, "max_source_positions": 32})
-    given = {"input_features": torch.randn(1, 16, 64), "decoder_input_ids": words(1, 5)}
-    return AutoModel.from_config(config), given
+    inputs = {"input_features": torch.randn(1, 16, 64), "decoder_input_ids": words(1, 5)}
+    return AutoModel.from_config(config), inputs
 
 
 def speech_to_text() -> Made:
@@ -69,8 +69,8 @@ def speech_to_text() -> Made:
     from transformers import AutoModel
 
     config = configured("speech_to_text", {"input_feat_per_channel": 16, "conv_channels": 32})
-    given = {"input_features": torch.randn(1, 40, 16), "decoder_input_ids": words(1, 5)}
-    return AutoModel.from_config(config), given
+    inputs = {"input_features": torch.randn(1, 40, 16), "decoder_input_ids": words(1, 5)}
+    return AutoModel.from_config(config), inputs
 
 
 def listener() -> Made:
@@ -124,6 +124,6 @@ ROWS = [
     ),
     Row("whisper", "transformers", whisper, ("torch", "dynamo")),
     Row("speech-to-text", "transformers", speech_to_text),
-    Row("listener-of-any-length", "torch", listener, sizes=of_any_length, other=longer),
+    Row("listener-of-any-length", "torch", listener, sizes=of_any_length, other_inputs=longer),
     Row("speecht5-hifigan", "transformers", mel),
 ]

@@ -40,7 +40,7 @@ def test_table() -> None:
         assert row.routes and set(row.routes) <= set(ROUTES), name
         assert len(set(row.routes)) == len(row.routes), name
         assert set(row.refused) <= set(row.routes), name
-        assert (row.other is None) or row.sizes is not None, name
+        assert (row.other_inputs is None) or row.sizes is not None, name
     assert {"timm", "transformers", "torchvision", "diffusers", "ultralytics"} <= {
         row.package for row in ROWS.values()
     }
@@ -58,8 +58,10 @@ def test_the_table_needs_no_collection() -> None:
         "import sys, json; from tests.gallery.rows import ROWS;"
         "print(json.dumps([m for m in sys.modules if '.' not in m]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {row.package for row in ROWS.values()} - {"torch"} & set(json.loads(done.stdout))
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert not {row.package for row in ROWS.values()} - {"torch"} & set(json.loads(process.stdout))
 
 
 class Small(nn.Module):
@@ -74,9 +76,9 @@ class Small(nn.Module):
 @pytest.mark.parametrize("route", ["torch", "dynamo", "script"])
 def test_a_right_network(route: str) -> None:
     row = Row("small", "torch", lambda: (Small(), (torch.randn(2, 3),)), (route,))
-    found = run(row, route, times=False)
-    assert (found.kind, found.what) == ("right", ""), found
-    assert found.compiled > 0 and found.error < 1e-5
+    outcome = run(row, route, times=False)
+    assert (outcome.kind, outcome.details) == ("right", ""), outcome
+    assert outcome.compiled > 0 and outcome.error < 1e-5
 
 
 def test_a_wrong_result_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,12 +93,12 @@ def test_a_network_that_is_not_made() -> None:
     def make() -> Any:
         raise ImportError("no such collection")
 
-    found = run(Row("absent", "torch", make), "torch", times=False)
-    assert (found.kind, found.what) == ("not made", "ImportError: no such collection")
+    outcome = run(Row("absent", "torch", make), "torch", times=False)
+    assert (outcome.kind, outcome.details) == ("not made", "ImportError: no such collection")
 
 
 @pytest.mark.parametrize(
-    ("got", "want", "exact", "kind"),
+    ("outputs", "want", "exact", "kind"),
     [
         (SLOPE, SLOPE, SLOPE, "right"),
         (SLOPE + 1e-6, SLOPE, SLOPE.astype(np.float64), "right"),
@@ -110,8 +112,8 @@ def test_a_network_that_is_not_made() -> None:
         (SLOPE.astype(np.int64) + 1, SLOPE.astype(np.int64), SLOPE.astype(np.int64), "wrong"),
     ],
 )
-def test_judged(got: np.ndarray, want: np.ndarray, exact: np.ndarray, kind: str) -> None:
-    assert judged([got], [want], [exact])[0] == kind
+def test_judged(outputs: np.ndarray, want: np.ndarray, exact: np.ndarray, kind: str) -> None:
+    assert judged([outputs], [want], [exact])[0] == kind
     assert judged([], [want], [exact])[0] == "wrong"
 
 
@@ -126,8 +128,8 @@ def test_refusals() -> None:
 
 
 def test_summary_counts_the_worst_route() -> None:
-    found = [Outcome("a", "torch", "right"), Outcome("a", "script", "wrong", "a | b")]
-    assert summary(found) == "1 networks: 1 wrong; of 2 imports 1 right"
-    assert set(KINDS) >= {o.kind for o in found}
+    outcomes = [Outcome("a", "torch", "right"), Outcome("a", "script", "wrong", "a | b")]
+    assert summary(outcomes) == "1 networks: 1 wrong; of 2 imports 1 right"
+    assert set(KINDS) >= {o.kind for o in outcomes}
     name = next(iter(ROWS))
     assert f"| {name} | " in page([Outcome(name, "torch", "right", error=1e-7)])

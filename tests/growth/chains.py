@@ -119,8 +119,8 @@ def chains() -> Iterator[tuple[str, onnx.ModelProto]]:
     for name, (steps, count) in CONSTANTS.items():
         nodes = chain(steps, count, None)
         ends = [node("ReduceMax", f"v{count}", "t", keepdims=0), node("Add", "x t")]
-        used = {n for k in nodes for n in k.input}
-        values = {k: v for k, v in CONSTANT_VALUES.items() if k in used}
+        input_names = {n for k in nodes for n in k.input}
+        values = {k: v for k, v in CONSTANT_VALUES.items() if k in input_names}
         yield name, model([*nodes, *ends], VECTOR, ["y"], consts=values)
     product = node("Einsum", "a a a a a", "t", equation="a,b,c,d,e->abcde")
     nodes = [product, node("ReduceMax", "t", "m", keepdims=0), node("Add", "x m")]
@@ -160,34 +160,37 @@ def numbers() -> Iterator[tuple[str, onnx.ModelProto]]:
             node("Slice", "x v v i v"),
         ]
         for k, n in enumerate(nodes):
-            used = {name: {**weights, "v": np.array([v])}[name] for name in n.input[1:]}
+            operands = {name: {**weights, "v": np.array([v])}[name] for name in n.input[1:]}
             yield (
                 f"{k} {n.op_type} of {v}",
-                model([n], IMAGE, list(n.output), consts=used, opset=18),
+                model([n], IMAGE, list(n.output), consts=operands, opset=18),
             )
     for version in (2**31, 2**63 - 1, -1, -(2**63), 2**32 + 17):
-        made = model([node("Relu", "x")], VECTOR, ["y"])
-        made.opset_import[0].version = version
-        yield f"opset {version}", made
-        made = model(
+        model_proto = model([node("Relu", "x")], VECTOR, ["y"])
+        model_proto.opset_import[0].version = version
+        yield f"opset {version}", model_proto
+        model_proto = model(
             [helper.make_node("Gelu", ["x"], ["y"], domain="com.microsoft")],
             VECTOR,
             ["y"],
             domains={"com.microsoft": 1},
         )
-        made.opset_import[1].version = version
-        yield f"opset {version} of another domain", made
+        model_proto.opset_import[1].version = version
+        yield f"opset {version} of another domain", model_proto
 
 
 def ranks() -> Iterator[tuple[str, onnx.ModelProto]]:
     for rank in (100, 10**5):
-        one = np.ones(rank, np.int64)
+        ones_shape = np.ones(rank, np.int64)
         relu = [node("Relu", "x")]
         yield f"rank {rank}", model(relu, [value("x", np.float32, [1] * rank)], ["y"])
         for op in ("Reshape", "Expand", "Tile", "Unsqueeze"):
-            yield f"{op} to {rank}", model([node(op, "x s")], VECTOR, ["y"], consts={"s": one})
+            yield (
+                f"{op} to {rank}",
+                model([node(op, "x s")], VECTOR, ["y"], consts={"s": ones_shape}),
+            )
         full = node("ConstantOfShape", "s")
-        yield f"full of rank {rank}", model([full], VECTOR, ["y"], consts={"s": one})
+        yield f"full of rank {rank}", model([full], VECTOR, ["y"], consts={"s": ones_shape})
         for text in ("n" + "+n" * rank, "n" + "//2" * rank, "(" * rank + "n+1" + ")" * rank):
             sizes = [value("x", np.float32, ["n", text])]
             yield f"dimension {text[:9]} of {rank}", model(relu, sizes, ["y"])

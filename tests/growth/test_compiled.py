@@ -33,8 +33,8 @@ def model(nodes: list[object], shape: list[object], result: str, opset: int = 18
         [TWO, ONE],
     )
     ids = [helper.make_opsetid("", opset)]
-    made: bytes = helper.make_model(g, opset_imports=ids, ir_version=9).SerializeToString()
-    return made
+    data: bytes = helper.make_model(g, opset_imports=ids, ir_version=9).SerializeToString()
+    return data
 
 
 def size_chain(steps: Callable[[str, str], list[object]], count: int) -> bytes:
@@ -60,8 +60,8 @@ def longer_tensors(count: int) -> bytes:
     nodes = []
     for i in range(count):
         pool = N("MaxPool", [f"t{i}" if i else "x"], [f"p{i}"], kernel_shape=[2], strides=[2])
-        both = [f"t{i}" if i else "x", f"p{i}"]
-        nodes += [pool, N("Concat", both, [f"t{i + 1}"], axis=2)]
+        operands = [f"t{i}" if i else "x", f"p{i}"]
+        nodes += [pool, N("Concat", operands, [f"t{i + 1}"], axis=2)]
     return model(nodes, [1, 2, "n"], f"t{count}")
 
 
@@ -161,8 +161,8 @@ def test_sizes_that_are_computed_when_a_function_runs_are_right(n: int) -> None:
     size = n
     for _ in range(14):
         size += size // 2
-    found = np.asarray(tk.compile(size_chain(half_more, 14))(np.zeros((n, 4), np.float32)))
-    np.testing.assert_array_equal(found, np.ones(size, np.float32))
+    result = np.asarray(tk.compile(size_chain(half_more, 14))(np.zeros((n, 4), np.float32)))
+    np.testing.assert_array_equal(result, np.ones(size, np.float32))
 
 
 def test_tensors_of_sizes_that_grow() -> None:

@@ -12,9 +12,9 @@ import pytest
 @pytest.mark.parametrize("kind", ["onnx", "constants", "scripts"])
 def test_small_texts_of_large_consequence(kind: str) -> None:
     command = [sys.executable, "-m", "tests.growth.child", kind]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    lines = done.stdout.splitlines()
+    process = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    lines = process.stdout.splitlines()
     bad = [line for line in lines if not line.endswith((": result", ": error"))]
-    assert (done.returncode, bad) == (0, []), done.stderr[-2000:]
+    assert (process.returncode, bad) == (0, []), process.stderr[-2000:]
     assert sum(line.endswith(": result") for line in lines) >= 2
     assert len(lines) >= 3

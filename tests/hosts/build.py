@@ -32,11 +32,11 @@ GET = {
 
 def require(tool: str) -> str:
     """Where a tool is. Skips the test where it is missing; fails where REQUIRE_HOSTS is set."""
-    found = shutil.which(tool)
-    if found is None:
+    path = shutil.which(tool)
+    if path is None:
         missing = f"{tool} is not installed ({GET[tool]}): what needs it was not tested"
         (pytest.fail if os.environ.get("REQUIRE_HOSTS") else pytest.skip)(missing)
-    return found
+    return path
 
 
 # What a program of a host test takes at most, many times over; one that hangs is found in no time.
@@ -71,17 +71,19 @@ def _once(
             env={**os.environ, **environment},
         )
     except subprocess.TimeoutExpired as late:
-        said = [bytes(text or b"").decode(errors="replace") for text in (late.stdout, late.stderr)]
+        outputs = [
+            bytes(text or b"").decode(errors="replace") for text in (late.stdout, late.stderr)
+        ]
         pytest.fail(
             f"{' '.join(words)} has not ended after {seconds} s\n"
-            f"-- stdout --\n{said[0][-6000:]}\n-- stderr --\n{said[1][-6000:]}"
+            f"-- stdout --\n{outputs[0][-6000:]}\n-- stderr --\n{outputs[1][-6000:]}"
         )
 
 
 def build(*command: str | Path) -> None:
     """Run a compiler; its complaints are the test's."""
-    done = _once(command, COMPILER_SECONDS, {})
-    assert done.returncode == 0, done.stderr
+    process = _once(command, COMPILER_SECONDS, {})
+    assert process.returncode == 0, process.stderr
 
 
 def c_program(source: Path, output: Path, *flags: str) -> Path:

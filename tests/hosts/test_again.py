@@ -79,17 +79,17 @@ def answer(library: tk.runtime.Module) -> float:
 
 @pytest.fixture
 def caller(programs: Path, tmp_path: Path) -> Iterator[Callable[[str, Path], Caller]]:
-    made: list[Caller] = []
+    callers: list[Caller] = []
 
     def make(name: str, path: Path) -> Caller:
-        made.append(
+        callers.append(
             InPython(path) if name == "Python" else Elsewhere(program(AGAIN, name, programs), path)
         )
-        return made[-1]
+        return callers[-1]
 
     yield make
-    for each in made:
-        each.end()
+    for opened_caller in callers:
+        opened_caller.end()
 
 
 @pytest.fixture(scope="module")
@@ -109,28 +109,28 @@ def export(version: tk.Executable, path: Path, weights: str) -> None:
 def rename(version: tk.Executable, path: Path, weights: str) -> None:
     """As a build system would."""
     (path.parent / "new").mkdir(exist_ok=True)
-    made = version.export_library(path.parent / "new" / path.name, weights=weights)
+    library = version.export_library(path.parent / "new" / path.name, weights=weights)
     if weights == "beside":
-        made.with_suffix(".safetensors").replace(path.with_suffix(".safetensors"))
-    made.replace(path)
+        library.with_suffix(".safetensors").replace(path.with_suffix(".safetensors"))
+    library.replace(path)
 
 
 def link(version: tk.Executable, path: Path, weights: str) -> None:
     """As releases are switched."""
     place = path.parent / f"release-{len(list(path.parent.iterdir()))}"
     place.mkdir()
-    made = version.export_library(place / path.name, weights=weights)
-    (place / "link").symlink_to(made)
+    library = version.export_library(place / path.name, weights=weights)
+    (place / "link").symlink_to(library)
     (place / "link").replace(path)
 
 
 def hard_link(version: tk.Executable, path: Path, weights: str) -> None:
     place = path.parent / f"release-{len(list(path.parent.iterdir()))}"
     place.mkdir()
-    made = version.export_library(place / path.name, weights=weights)
+    library = version.export_library(place / path.name, weights=weights)
     for suffix in (".safetensors", ".so") if weights == "beside" else (".so",):
         path.with_suffix(suffix).unlink(missing_ok=True)
-        os.link(made.with_suffix(suffix), path.with_suffix(suffix))
+        os.link(library.with_suffix(suffix), path.with_suffix(suffix))
 
 
 @pytest.mark.parametrize("weights", ["embedded", "beside"])
@@ -163,9 +163,9 @@ def test_the_file_that_lies_there_now(
 def test_written_into_while_it_is_open(versions: list[tk.Executable], tmp_path: Path) -> None:
     """As `cp` does: the file that is mapped gets another content, and nothing of it can be run any
     more, so this needs a process of its own."""
-    path, other = tmp_path / "net.so", tmp_path / "other.so"
+    path, other_path = tmp_path / "net.so", tmp_path / "other.so"
     versions[0].export_library(path)
-    versions[1].export_library(other)
+    versions[1].export_library(other_path)
     script = (
         "import os, shutil, sys, tensorkiln as tk\n"
         "from tensorkiln.base.errors import UserError\n"
@@ -175,9 +175,11 @@ def test_written_into_while_it_is_open(versions: list[tk.Executable], tmp_path: 
         "except UserError as error: print(error.code, error, flush=True)\n"
         "os._exit(0)\n"
     )
-    command = [sys.executable, "-c", script, str(path), str(other)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout.startswith(f"changed-file '{path}' is loaded, and was written into"), done
+    command = [sys.executable, "-c", script, str(path), str(other_path)]
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.stdout.startswith(f"changed-file '{path}' is loaded, and was written into"), (
+        process
+    )
     library = tk.runtime.load_module(path)  # it was not loaded here
     assert answer(library) == 3
     library.close()
@@ -196,12 +198,12 @@ def test_one_file_is_one_library(
     (tmp_path / "link.so").symlink_to(path)
     names = [path, tmp_path / "link.so", tmp_path / "." / "net.so", Path(os.path.relpath(path))]
     all_of_it = [tk.runtime.load_module(name) for name in names]
-    assert len({each.library.handle for each in all_of_it}) == 1
+    assert len({library.library.handle for library in all_of_it}) == 1
     info = _named(all_of_it[0])
     assert info == str(path)
-    for each in all_of_it:
-        assert answer(each) == 2
-        each.close()
+    for library in all_of_it:
+        assert answer(library) == 2
+        library.close()
     assert str(path) not in Path("/proc/self/maps").read_text()
 
 
@@ -237,7 +239,7 @@ def test_while_somebody_exports(
 
     thread = threading.Thread(target=again)
     thread.start()
-    found = set()
+    answers = set()
     try:
         for _ in range(60):
             try:
@@ -245,12 +247,12 @@ def test_while_somebody_exports(
             except UserError as error:
                 assert (weights, error.code) == ("beside", "bad-weights")
                 continue
-            found.add(answer(library))
+            answers.add(answer(library))
             library.close()
     finally:
         stop.set()
         thread.join()
-    assert found <= {2, 3, 4} and found
+    assert answers <= {2, 3, 4} and answers
 
 
 IDENTIFIES = """
@@ -274,8 +276,8 @@ def test_changes_within_a_second_are_told_apart(tmp_path: Path) -> None:
     source, file = tmp_path / "identifies.c", tmp_path / "file"
     source.write_text(IDENTIFIES)
     file.write_bytes(b"")
-    made = c_program(source, tmp_path / "identifies", "-D_GNU_SOURCE")
-    for when in (1_000_000_000_000_000_001, 1_000_000_000_000_000_002, 5):
-        os.utime(file, ns=(when, when))
-        done = subprocess.run([made, file], capture_output=True, text=True, check=True)
-        assert int(done.stdout) == when
+    program_path = c_program(source, tmp_path / "identifies", "-D_GNU_SOURCE")
+    for time_ns in (1_000_000_000_000_000_001, 1_000_000_000_000_000_002, 5):
+        os.utime(file, ns=(time_ns, time_ns))
+        process = subprocess.run([program_path, file], capture_output=True, text=True, check=True)
+        assert int(process.stdout) == time_ns

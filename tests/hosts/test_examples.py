@@ -44,16 +44,16 @@ tensor function scale
 
 @pytest.mark.parametrize("language", EXAMPLES)
 def test_functions_are_listed(library: Path, programs: Path, language: str) -> None:
-    done = run(program(EXAMPLES, language, programs), library)
-    assert (done.returncode, done.stdout, done.stderr) == (0, LIST, "")
+    process = run(program(EXAMPLES, language, programs), library)
+    assert (process.returncode, process.stdout, process.stderr) == (0, LIST, "")
 
 
 def in_python(library: Path, name: str, shape: tuple[int, ...], count: int = 1) -> list[str]:
     """What the examples print, by another road."""
     x = (np.arange(np.prod(shape)) % 7 * 0.25).astype(np.float32).reshape(shape)
     executor = Executor(load_module(library))
-    found = executor[name](*[x] * count)
-    outputs = found if isinstance(found, tuple) else (found,)
+    result = executor[name](*[x] * count)
+    outputs = result if isinstance(result, tuple) else (result,)
     names = [p.name for p in executor.module.info(name).outputs]
     return [
         f"{output_name}: {t.dtype} {list(t.shape)} sum {t.numpy().astype(float).sum():.5f}"
@@ -69,8 +69,8 @@ def in_python(library: Path, name: str, shape: tuple[int, ...], count: int = 1) 
 def test_functions_run(
     library: Path, programs: Path, language: str, name: str, shape: tuple[int, ...], count: int
 ) -> None:
-    done = run(program(EXAMPLES, language, programs), library, name, f"n={shape[0]}")
-    assert done.stdout.splitlines() == in_python(library, name, shape, count), done.stderr
+    process = run(program(EXAMPLES, language, programs), library, name, f"n={shape[0]}")
+    assert process.stdout.splitlines() == in_python(library, name, shape, count), process.stderr
 
 
 @pytest.mark.slow
@@ -84,9 +84,9 @@ def test_a_compiled_model(programs: Path, language: str) -> None:
     if not library.exists():
         module = tk.frontend.from_onnx(make_mlp())
         tk.compile(module, tk.Target("llvm")).export_library(library)
-    done = run(program(EXAMPLES, language, programs), library, "main", "batch=5")
-    assert done.returncode == 0, done.stderr
-    sums = [in_python(library, "main", (5, 784))[0], done.stdout.strip()]
+    process = run(program(EXAMPLES, language, programs), library, "main", "batch=5")
+    assert process.returncode == 0, process.stderr
+    sums = [in_python(library, "main", (5, 784))[0], process.stdout.strip()]
     numbers = [float(text.split()[-1]) for text in sums]
     assert sums[1].startswith("logits: float32 [5, 10] sum ")
     np.testing.assert_allclose(numbers[1], numbers[0], rtol=1e-4, atol=1e-4)
@@ -96,13 +96,19 @@ def test_a_compiled_model(programs: Path, language: str) -> None:
 def outer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library whose `main` counts down: values in, values out."""
     main = F("main", x=SCALAR)
-    more = main.call("more", BOOL, GlobalRef("gt"), main["x"], number(0))
-    then, end = F("then"), F("end")
-    smaller = then.call("smaller", SCALAR, GlobalRef("sub"), main["x"], number(1))
-    deeper = then.call("deeper", SCALAR, GlobalRef("main"), smaller)
+    is_positive = main.call("more", BOOL, GlobalRef("gt"), main["x"], number(0))
+    then_branch, end = F("then"), F("end")
+    smaller = then_branch.call("smaller", SCALAR, GlobalRef("sub"), main["x"], number(1))
+    deeper = then_branch.call("deeper", SCALAR, GlobalRef("main"), smaller)
     last = end.call("last", SCALAR, GlobalRef("sub"), main["x"], number(0))
-    both = main.let("both", SCALAR, If(more, then.body(deeper), end.body(last)))
-    functions = (binary("gt", "greater", SCALAR, BOOL), binary("sub", "sub"), main.outer(both))
+    result_value = main.let(
+        "both", SCALAR, If(is_positive, then_branch.body(deeper), end.body(last))
+    )
+    functions = (
+        binary("gt", "greater", SCALAR, BOOL),
+        binary("sub", "sub"),
+        main.outer(result_value),
+    )
     executable = tk.compile(IRModule(functions, "down"), "llvm")
     return Path(executable.export_library(tmp_path_factory.mktemp("outer") / "down.so"))
 
@@ -113,9 +119,9 @@ def test_an_outer_function_says_what_it_is(outer: Path, programs: Path, language
     host = program(EXAMPLES, language, programs)
     listed = run(host, outer)
     assert "outer function main\n  in x: float32 []\n" in listed.stdout, listed.stderr
-    done = run(host, outer, "main")
+    process = run(host, outer, "main")
     words = "main is an outer function: it takes and gives values, by kiln_executor_invoke"
-    assert (done.returncode, done.stderr) == (1, f"error 10: {words}\n")
+    assert (process.returncode, process.stderr) == (1, f"error 10: {words}\n")
 
 
 def test_cargo_builds_the_crate_and_runs_its_tests(tmp_path: Path) -> None:
@@ -124,8 +130,10 @@ def test_cargo_builds_the_crate_and_runs_its_tests(tmp_path: Path) -> None:
     shutil.copytree(CRATE, crate, ignore=shutil.ignore_patterns("target", "Cargo.lock"))
     manifest = ("--manifest-path", str(crate / "Cargo.toml"), "--offline", "-q")
     build(cargo, "build", *manifest)
-    done = run(cargo, "test", *manifest)
-    assert done.returncode == 0 and "test result: ok" in done.stdout, done.stdout + done.stderr
+    process = run(cargo, "test", *manifest)
+    assert process.returncode == 0 and "test result: ok" in process.stdout, (
+        process.stdout + process.stderr
+    )
 
 
 def test_the_headers_of_all_hosts_are_written(tmp_path: Path) -> None:
@@ -179,14 +187,16 @@ def test_constants_are_those_of_the_runtime() -> None:
 
     texts = {path.name: path.read_text() for path in host_headers()}
     rust = {path.name: path.read_text() for path in (CRATE / "src").iterdir()}
-    found = {
+    patterns = {
         "metadata in C": r"#define KILN_HOST_METADATA_VERSION (\d+)",
         "interface in C": r"#define KILN_ABI_VERSION (\d+)",
         "metadata in Rust": r"const METADATA_VERSION: i64 = (\d+);",
         "interface in Rust": r"const ABI_VERSION: c_int = (\d+);",
     }
     everything = "".join([*texts.values(), *rust.values()])
-    numbers = {what: int(re.findall(pattern, everything)[0]) for what, pattern in found.items()}
+    numbers = {
+        label: int(re.findall(pattern, everything)[0]) for label, pattern in patterns.items()
+    }
     assert numbers == {
         "metadata in C": FORMAT,
         "interface in C": ABI_VERSION,

@@ -77,8 +77,8 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Three that are one to nobody but us."""
     folder = tmp_path_factory.mktemp("forks")
     external = External("doubler", lambda call, target: call.op == "add", emit)
-    made = tk.compile(Module, externals=[external]).export_library(folder / "1.so")
-    return [made, *(Path(shutil.copy(made, folder / f"{i}.so")) for i in (2, 3))]
+    first_library = tk.compile(Module, externals=[external]).export_library(folder / "1.so")
+    return [first_library, *(Path(shutil.copy(first_library, folder / f"{i}.so")) for i in (2, 3))]
 
 
 def forks(libraries: list[Path], programs: Path, times: int, *mode: str) -> None:
@@ -86,8 +86,8 @@ def forks(libraries: list[Path], programs: Path, times: int, *mode: str) -> None
     if not program.exists():
         # Without sanitizers: in a child, the lock of their allocator stays as it was.
         c_program(HERE / "forks.c", program, "-O1", "-lpthread")
-    done = run(program, str(times), *mode, *libraries, seconds=600)
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    process = run(program, str(times), *mode, *libraries, seconds=600)
+    assert (process.returncode, process.stdout + process.stderr) == (0, "")
 
 
 CASES = {"one": (1, ()), "several": (3, ()), "come and go": (3, ("come-and-go",))}

@@ -27,9 +27,9 @@ def test_choosing_a_device(language: str, programs: Path, library: Path, on_devi
 
     def said(path: Path, device: int, index: int) -> str:
         # A driver keeps memory until the process ends.
-        done = run(host, path, str(device), str(index), ASAN_OPTIONS="detect_leaks=0")
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        process = run(host, path, str(device), str(index), ASAN_OPTIONS="detect_leaks=0")
+        assert process.returncode == 0, process.stderr
+        return process.stdout.strip()
 
     assert said(library, 1, 0) == f"7 '{library}' has no devices, there is no number 1"
     words = "has 2 devices, there is no number 3"
@@ -37,7 +37,7 @@ def test_choosing_a_device(language: str, programs: Path, library: Path, on_devi
     if not opencl_devices():
         assert said(on_devices, 1, 0).split()[0] in ("21", "22")
         pytest.skip("no device of OpenCL")
-    found = [float(word) for word in said(on_devices, 1, 0).split()]
-    ones = np.ones(7, np.float32)
-    np.testing.assert_allclose(found, device_library.expected(ones), atol=1e-5)
+    numbers = [float(word) for word in said(on_devices, 1, 0).split()]
+    ones_vector = np.ones(7, np.float32)
+    np.testing.assert_allclose(numbers, device_library.expected(ones_vector), atol=1e-5)
     assert said(on_devices, 1, 99).startswith("22 there is no device opencl:99")

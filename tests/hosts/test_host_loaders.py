@@ -37,22 +37,22 @@ def in_python(carrying: Path) -> str:
 def test_a_loader_of_the_host(carrying: Path, programs: Path, language: str) -> None:
     """Its module is made when it is first needed, and goes with the library; what it and its loader
     say when they fail arrives."""
-    done = run(program(LOADERS, language, programs), carrying, KILN_NUM_THREADS="1")
-    assert done.returncode == 0, done.stdout + done.stderr
-    missing, refused, results, stopped, live = done.stdout.splitlines()
+    process = run(program(LOADERS, language, programs), carrying, KILN_NUM_THREADS="1")
+    assert process.returncode == 0, process.stdout + process.stderr
+    missing, refused, results, stopped, live = process.stdout.splitlines()
     assert missing == f"17 {in_python(carrying)}"
     assert (refused, stopped) == ("13 the device is on fire", "13 the device has stopped")
     x = np.arange(12) / 4 - 1
-    found = np.array(list(map(float, results.split())))
-    np.testing.assert_allclose(found, np.exp(2 * np.tanh(x)), rtol=1e-5)
+    numbers = np.array(list(map(float, results.split())))
+    np.testing.assert_allclose(numbers, np.exp(2 * np.tanh(x)), rtol=1e-5)
     assert live == "0 live"
 
 
 @pytest.mark.parametrize("language", EXAMPLES)
 def test_a_missing_loader_elsewhere(carrying: Path, programs: Path, language: str) -> None:
     """The sentence that Python gives."""
-    done = run(program(EXAMPLES, language, programs), carrying, "main", "n=3")
-    assert (done.returncode, done.stderr) == (1, f"error 17: {in_python(carrying)}\n")
+    process = run(program(EXAMPLES, language, programs), carrying, "main", "n=3")
+    assert (process.returncode, process.stderr) == (1, f"error 17: {in_python(carrying)}\n")
 
 
 @pytest.mark.parametrize("language", EXAMPLES)
@@ -61,11 +61,11 @@ def test_newer_artifacts_elsewhere(
 ) -> None:
     """Python reads them when it opens the library, the others when a function needs them."""
     raw, path = carrying.read_bytes(), tmp_path / "net.so"
-    at = raw.rindex(MAGIC) + len(MAGIC)
-    path.write_bytes(raw[:at] + b"\x09" + raw[at + 1 :])
+    version_offset = raw.rindex(MAGIC) + len(MAGIC)
+    path.write_bytes(raw[:version_offset] + b"\x09" + raw[version_offset + 1 :])
     sentence = "container version 9.0; this Tensorkiln reads 1.x"
     with pytest.raises(UserError) as caught:
         load_module(path)
     assert caught.value.message == sentence
-    done = run(program(EXAMPLES, language, programs), path, "main", "n=3")
-    assert (done.returncode, done.stderr) == (1, f"error 16: {sentence}\n")
+    process = run(program(EXAMPLES, language, programs), path, "main", "n=3")
+    assert (process.returncode, process.stderr) == (1, f"error 16: {sentence}\n")

@@ -35,7 +35,7 @@ def test_numbers(exported: Path, programs: Path, language: str) -> None:
     ]
     lines = [scalars.line(*call) for call in good]
     lines += [scalars.line(name, [value]) for name, value in bad]
-    done = subprocess.run(
+    process = subprocess.run(
         [program(SCALARS, language, programs), exported],
         input="\n".join(lines) + "\n",
         capture_output=True,
@@ -43,14 +43,14 @@ def test_numbers(exported: Path, programs: Path, language: str) -> None:
         check=False,
         timeout=60,
     )
-    assert done.returncode == 0, done.stderr
-    said = done.stdout.splitlines()
-    assert len(said) == len(lines)
-    for (name, numbers), row in zip(good, said, strict=False):
+    assert process.returncode == 0, process.stderr
+    rows = process.stdout.splitlines()
+    assert len(rows) == len(lines)
+    for (name, numbers), row in zip(good, rows, strict=False):
         assert row.split()[0] == "0", row
         assert wrong_words(name, numbers, row.split()[1:]) == []
     lib = load_module(exported)
-    for (name, value), row in zip(bad, said[len(good) :], strict=True):
+    for (name, value), row in zip(bad, rows[len(good) :], strict=True):
         with pytest.raises(UserError) as caught:
             lib[name](value, *scalars.tensors_of(name))
         code = {"out-of-range": 19, "argument-kind": 7}[caught.value.code]

@@ -36,17 +36,17 @@ def test_streams_and_graphs(
     def said(path: Path, *numbers: int) -> list[str]:
         trace.unlink(missing_ok=True)
         place = {"LD_LIBRARY_PATH": str(stand.folder), "LOOKALIKE_DIR": str(stand.folder)}
-        done = run(host, path, *map(str, numbers), LOOKALIKE_TRACE=str(trace), **place)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip().split(" ", 7 if done.stdout[1] == "." else 1)
+        process = run(host, path, *map(str, numbers), LOOKALIKE_TRACE=str(trace), **place)
+        assert process.returncode == 0, process.stderr
+        return process.stdout.strip().split(" ", 7 if process.stdout[1] == "." else 1)
 
     for stream in (0, 1):  # the library's own, and CUDA's default stream
         for graphs in (0, 1):
-            *found, made = said(stand.library, 1, stream, graphs)
-            ones = np.ones(7, np.float32)
-            have = [float(word) for word in found]
-            np.testing.assert_allclose(have, device_library.expected(ones), atol=1e-5)
-            assert made == ("2 1" if graphs else "0 0")
+            *result_words, graph_counts = said(stand.library, 1, stream, graphs)
+            ones_vector = np.ones(7, np.float32)
+            have = [float(word) for word in result_words]
+            np.testing.assert_allclose(have, device_library.expected(ones_vector), atol=1e-5)
+            assert graph_counts == ("2 1" if graphs else "0 0")
             queued = [line.split() for line in trace.read_text().splitlines()]
             kernels = [line for line in queued if line[-1] in ("add", "scale")]
             names = [line[-1] for line in kernels]

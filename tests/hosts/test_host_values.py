@@ -39,10 +39,10 @@ def in_python(whole: Path, *arguments: object) -> str:
 @pytest.mark.parametrize("language", VALUES)
 def test_values_and_functions_of_the_host(whole: Path, programs: Path, language: str) -> None:
     """The results of Python, and its sentences, with C and C++ under the sanitizers."""
-    done = run(program(VALUES, language, programs), whole)
-    assert done.returncode == 0, done.stdout + done.stderr
-    unknown, result, closure, arity, no, *rest = done.stdout.splitlines()
-    bad, few, rest = rest[:4], rest[4], rest[5:]
+    process = run(program(VALUES, language, programs), whole)
+    assert process.returncode == 0, process.stdout + process.stderr
+    unknown, result, closure, arity, no, *further_lines = process.stdout.splitlines()
+    bad, few, further_lines = further_lines[:4], further_lines[4], further_lines[5:]
 
     def f(x: object) -> object:
         return x
@@ -54,9 +54,9 @@ def test_values_and_functions_of_the_host(whole: Path, programs: Path, language:
     assert no.startswith("13 ") and "the host said no [in " in no
     assert bad == [in_python(whole, X, label, (4, 5), f) for label in (3, 0.5, True, X)]
     assert few == in_python(whole, X, "text", (4, 5))
-    own = [
+    type_errors = [
         "7 the value is not a string",
         "7 the value is not a function",
         "7 the elements of a view with strides are not contiguous",
     ]
-    assert rest == [*(own if language != "C" else []), "0 live, 2 gone"]
+    assert further_lines == [*(type_errors if language != "C" else []), "0 live, 2 gone"]

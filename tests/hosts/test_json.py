@@ -67,9 +67,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_both_readers(program: Path) -> None:
     stream = b"".join(len(t.encode()).to_bytes(4, "little") + t.encode() for t in TEXTS)
-    done = subprocess.run([str(program)], input=stream, capture_output=True, timeout=60)
-    assert done.returncode == 0, done.stderr[-3000:]
-    lines = done.stdout.decode().splitlines()
+    process = subprocess.run([str(program)], input=stream, capture_output=True, timeout=60)
+    assert process.returncode == 0, process.stderr[-3000:]
+    lines = process.stdout.decode().splitlines()
     for text, line in zip(TEXTS, lines, strict=True):
         try:
             value = parse_json(text.encode(), unique=True, names=MAX_NAMES)

@@ -34,16 +34,16 @@ def linked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("linked")
     shared = build_halve(folder)
     mod = graph(lambda g, x: g.relu(x), x=(4,))
-    made = {
+    libraries = {
         name: tk.compile(mod, externals=[halver(shared, needs)]).export_library(
             folder / f"{name}.so"
         )
         for name, (needs, _) in SAID.items()
     }
-    run = tk.runtime.Executor(load_module(made["all"]), tk.cpu())["main"]
+    run = tk.runtime.Executor(load_module(libraries["all"]), tk.cpu())["main"]
     assert run(np.ones(4, np.float32)).numpy().tolist() == [0.5] * 4
     shared.unlink()
-    return made
+    return libraries
 
 
 def sentence(name: str, path: Path) -> str:

@@ -14,7 +14,7 @@ from tests.hosts.test_unload import ENVIRONMENT, SANITIZERS
 
 
 @pytest.fixture(scope="module", params=list(SANITIZERS))
-def built(
+def sanitized_program(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Path, Path]:
     """The sanitizer, the program and the library."""
@@ -27,12 +27,12 @@ def built(
     return request.param, program, library
 
 
-@pytest.mark.parametrize("how", ["exit", "inside", "after"])
-def test_modules_of_many_threads(built: tuple[str, Path, Path], how: str) -> None:
+@pytest.mark.parametrize("mode", ["exit", "inside", "after"])
+def test_modules_of_many_threads(sanitized_program: tuple[str, Path, Path], mode: str) -> None:
     """Calls that are under way at exit() go on, and later ones find no loader."""
-    sanitizer, program, library = built
+    sanitizer, program, library = sanitized_program
     # A module that is set anew is not unloaded: a call may be in it.
     environment = {**ENVIRONMENT[sanitizer], "ASAN_OPTIONS": "detect_leaks=0"}
-    for _ in range(1 if how == "after" else 5):  # where it stands when the process ends is chance
-        done = run(program, library, how, KILN_NUM_THREADS="1", **environment)
-        assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    for _ in range(1 if mode == "after" else 5):  # where it stands when the process ends is chance
+        process = run(program, library, mode, KILN_NUM_THREADS="1", **environment)
+        assert (process.returncode, process.stdout + process.stderr) == (0, "")

@@ -146,13 +146,15 @@ def test_the_files_that_were_opened(
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write("\t".join([str(place), *arguments]) + "\n")
         process.stdin.flush()
-        said = process.stdout.readline()
+        answer = process.stdout.readline()
     else:
         words = [*command(caller, programs), *arguments]
-        done = subprocess.run(words, capture_output=True, text=True, cwd=place)
-        assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-        said = done.stdout
-    code, first = said.split()
+        completed_run = subprocess.run(words, capture_output=True, text=True, cwd=place)
+        assert (completed_run.returncode, completed_run.stderr) == (0, ""), (
+            completed_run.stdout + completed_run.stderr
+        )
+        answer = completed_run.stdout
+    code, first = answer.split()
     assert code == "0"
     assert float(first) == pytest.approx(WANTED, rel=1e-3, abs=1e-3)
 
@@ -162,5 +164,5 @@ def test_a_library_that_is_gone(compiled: tk.Executable, programs: Path, tmp_pat
     compiled.export_library(tmp_path / "net.so", weights="beside")
     words = command("dlopen", programs)
     (tmp_path / "net.safetensors").rename(tmp_path / "gone.safetensors")
-    done = subprocess.run([*words, "./net.so", "-", "-", "-"], capture_output=True, cwd=tmp_path)
-    assert done.stdout == b"18 0.0000\n"
+    process = subprocess.run([*words, "./net.so", "-", "-", "-"], capture_output=True, cwd=tmp_path)
+    assert process.stdout == b"18 0.0000\n"

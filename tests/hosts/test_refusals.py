@@ -187,15 +187,15 @@ ACCEPTED = {
 }
 
 
-def _section(raw: bytes, wanted: bytes) -> tuple[int, int, int]:
+def _section(raw: bytes, section_name: bytes) -> tuple[int, int, int]:
     """Address, offset and size of a section."""
     table, count, names = struct.unpack_from("<Q12xHH", raw, 40)
     rows = [struct.unpack_from("<IIQQQQ", raw, table + 64 * i) for i in range(count)]
     for name, _kind, _flags, address, offset, size in rows:
-        at = rows[names][4] + name
-        if raw[at : at + len(wanted) + 1] == wanted + b"\0":
+        name_offset = rows[names][4] + name
+        if raw[name_offset : name_offset + len(section_name) + 1] == section_name + b"\0":
             return address, offset, size
-    raise LookupError(wanted)
+    raise LookupError(section_name)
 
 
 def _other_interface(raw: bytes) -> bytes:
@@ -203,8 +203,8 @@ def _other_interface(raw: bytes) -> bytes:
     _, symbols, size = _section(raw, b".dynsym")
     _, names, _ = _section(raw, b".dynstr")
     text, code, _ = _section(raw, b".text")
-    for at in range(symbols, symbols + size, 24):
-        name, address = struct.unpack_from("<I4xQ", raw, at)
+    for symbol_offset in range(symbols, symbols + size, 24):
+        name, address = struct.unpack_from("<I4xQ", raw, symbol_offset)
         if raw[names + name :].startswith(b"kiln_abi_version\0"):
             start = code + address - text
             assert raw[start : start + 6] == b"\xb8\2\0\0\0\xc3"  # mov eax, 2; ret
@@ -217,8 +217,8 @@ def _size_of_metadata(raw: bytes, size: int) -> bytes:
     address, offset, _ = _section(raw, b".kiln.meta")
     row = struct.pack("<QQ", address, offset)
     table = struct.unpack_from("<Q", raw, 40)[0]
-    at = raw.index(row, table) + len(row)
-    return raw[:at] + struct.pack("<Q", size) + raw[at + 8 :]
+    size_offset = raw.index(row, table) + len(row)
+    return raw[:size_offset] + struct.pack("<Q", size) + raw[size_offset + 8 :]
 
 
 FILES: dict[str, tuple[int, str, Callable[[bytes], bytes | None]]] = {
@@ -346,12 +346,12 @@ class Patched:
 
 
 def argument_of(word: str) -> object:
-    role, dtype, shape, *how = word.split(":")
+    role, dtype, shape, *fill_words = word.split(":")
     if role == "v":
         return {"int": int, "float": float, "bool": lambda text: text != "0"}[dtype](shape)
     sizes = tuple(map(int, filter(None, shape.split("x"))))
     array = np.zeros(sizes, dtype)
-    match how:
+    match fill_words:
         case ["null"]:
             return Patched(array, data=None)
         case ["device"]:
@@ -385,9 +385,9 @@ def call_in_python(path: Path, function: str, tensors: str) -> None:
 
 def elsewhere(host: Path, path: Path, *words: str) -> tuple[int, str]:
     """Code and sentence of a program."""
-    done = run(host, path, *words)
-    assert done.returncode == 0, done.stdout + done.stderr
-    code, sentence = done.stdout.split("\n", 1)
+    process = run(host, path, *words)
+    assert process.returncode == 0, process.stdout + process.stderr
+    code, sentence = process.stdout.split("\n", 1)
     return int(code), sentence.rstrip("\n")
 
 

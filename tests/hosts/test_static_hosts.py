@@ -36,20 +36,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def link_line(model: Path) -> list[str]:
     """What the library's own header says."""
-    found = re.search(r'^#define MLP_LINK "(.*)"$', (model / "mlp.h").read_text(), re.M)
-    assert found is not None
-    return shlex.split(found[1])
+    match = re.search(r'^#define MLP_LINK "(.*)"$', (model / "mlp.h").read_text(), re.M)
+    assert match is not None
+    return shlex.split(match[1])
 
 
 def says_the_same(program: Path, model: Path) -> None:
     """The numbers of the shared library in Python, and the sentence for -1 rows."""
-    done = run(program)
-    assert done.returncode == 0, done.stderr
-    numbers, error = done.stdout.splitlines()
+    process = run(program)
+    assert process.returncode == 0, process.stderr
+    numbers, error = process.stdout.splitlines()
     image = (np.arange(2 * 784) % 7 / 4).astype(np.float32).reshape(2, 784)
     logits = tk.runtime.Executor(tk.runtime.load_module(model / "mlp.so"))["main"](image)
-    found = np.array(numbers.split(), np.float64)
-    np.testing.assert_allclose(found, logits.numpy().reshape(-1), atol=1e-5)
+    logits_of_program = np.array(numbers.split(), np.float64)
+    np.testing.assert_allclose(logits_of_program, logits.numpy().reshape(-1), atol=1e-5)
     assert error == "error 3: main: 'batch' is -1, expected at least 0"
 
 

@@ -29,8 +29,8 @@ from tests.link import sample
 @pytest.mark.parametrize("language", ["C++", "Rust"])
 def test_lifetimes_threads_and_failures(library: Path, programs: Path, language: str) -> None:
     """C++ under the sanitizers, with each of its allocations failing once."""
-    done = run(program(STRESS, language, programs), library)
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stdout + done.stderr
+    process = run(program(STRESS, language, programs), library)
+    assert (process.returncode, process.stdout) == (0, "done\n"), process.stdout + process.stderr
 
 
 WIDTHS = {
@@ -71,13 +71,13 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("language", DTYPES)
 def test_every_element_type(copies: Path, programs: Path, language: str) -> None:
-    done = run(program(DTYPES, language, programs), copies)
-    assert done.stdout.split("\n") == [*WIDTHS, ""], done.stdout + done.stderr
+    process = run(program(DTYPES, language, programs), copies)
+    assert process.stdout.split("\n") == [*WIDTHS, ""], process.stdout + process.stderr
 
 
 def test_eight_threads_in_c(library: Path, programs: Path) -> None:
-    done = run(program(STRESS, "C", programs), library, "threads")
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = run(program(STRESS, "C", programs), library, "threads")
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +89,9 @@ def plain(programs: Path) -> Path:
 @pytest.mark.parametrize("threads", ["1", "4"])
 def test_a_thousand_lives_at_flat_memory(library: Path, plain: Path, threads: str) -> None:
     """Resident memory and open files after 100 cycles, and after 1,000."""
-    done = run(plain, library, "cycles", "1000", KILN_NUM_THREADS=threads)
-    assert done.returncode == 0, done.stdout + done.stderr
-    early, late = (list(map(int, line.split())) for line in done.stdout.splitlines())
+    process = run(plain, library, "cycles", "1000", KILN_NUM_THREADS=threads)
+    assert process.returncode == 0, process.stdout + process.stderr
+    early, late = (list(map(int, line.split())) for line in process.stdout.splitlines())
     assert late[0] - early[0] < 512  # KiB
     assert late[1] == early[1]
     assert late[2] == 0, "the library is still mapped"
@@ -100,15 +100,15 @@ def test_a_thousand_lives_at_flat_memory(library: Path, plain: Path, threads: st
 def test_every_allocation_may_fail(library: Path, programs: Path) -> None:
     flags = (*CHECKED, "-DWRAP", "-Wl,--wrap=calloc")
     host = c_program(STRESS["C"], programs / "wrapped", *flags)
-    done = run(host, library, "memory", KILN_NUM_THREADS="1")
-    assert done.returncode == 0 and "failures" in done.stdout, done.stdout + done.stderr
+    process = run(host, library, "memory", KILN_NUM_THREADS="1")
+    assert process.returncode == 0 and "failures" in process.stdout, process.stdout + process.stderr
 
 
 def test_damaged_files_are_refused_or_read(library: Path, programs: Path) -> None:
     """20,000 of them under the sanitizers, each at the end of its memory."""
-    done = run(program(STRESS, "C", programs), library, "mutate", "20000", "7")
-    assert done.returncode == 0, done.stdout + done.stderr
-    refused, read = (int(word.split()[0]) for word in done.stdout.split(","))
+    process = run(program(STRESS, "C", programs), library, "mutate", "20000", "7")
+    assert process.returncode == 0, process.stdout + process.stderr
+    refused, read = (int(word.split()[0]) for word in process.stdout.split(","))
     assert refused > 5000 and read > 2000 and refused + read == 20000
 
 
@@ -135,14 +135,14 @@ def test_damaged_files_are_refused_or_read(library: Path, programs: Path) -> Non
     ],
 )
 def test_json_is_read_like_pythons(library: Path, programs: Path, text: str) -> None:
-    done = run(program(STRESS, "C", programs), library, "names", text)
+    process = run(program(STRESS, "C", programs), library, "names", text)
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        assert done.stdout == "no JSON\n"
+        assert process.stdout == "no JSON\n"
     else:
-        shown = value if isinstance(value, str) else text
-        assert done.stdout == shown.replace("\r", "\n") + "\n"  # as text is read here
+        expected = value if isinstance(value, str) else text
+        assert process.stdout == expected.replace("\r", "\n") + "\n"  # as text is read here
 
 
 VALGRIND = ("-q", "--leak-check=full", "--error-exitcode=9")
@@ -153,24 +153,28 @@ def test_valgrind(library: Path, programs: Path, language: str) -> None:
     compiler = c_program if language == "C" else cpp_program
     host = compiler(EXAMPLES[language], programs / f"example-{language}", "-O2", "-g")
     for words in (("main", "n=9"), ("split", "n=3"), ("mian",), ()):
-        done = run(require("valgrind"), *VALGRIND, host, library, *words)
-        assert done.returncode == (1 if words == ("mian",) else 0), done.stdout + done.stderr
+        process = run(require("valgrind"), *VALGRIND, host, library, *words)
+        assert process.returncode == (1 if words == ("mian",) else 0), (
+            process.stdout + process.stderr
+        )
 
 
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_many_lives_under_valgrind(library: Path, plain: Path, threads: str) -> None:
     """Opened again and again, at other addresses, by several threads; nothing is left at last."""
     for words in (("cycles", "20"), ("threads",)):
-        done = run(require("valgrind"), *VALGRIND, plain, library, *words, KILN_NUM_THREADS=threads)
-        assert done.returncode == 0, done.stdout + done.stderr
+        process = run(
+            require("valgrind"), *VALGRIND, plain, library, *words, KILN_NUM_THREADS=threads
+        )
+        assert process.returncode == 0, process.stdout + process.stderr
 
 
 def test_cpp_under_valgrind(library: Path, programs: Path) -> None:
     """Its operator new is its own and takes from malloc(), which is no mismatch."""
     host = cpp_program(STRESS["C++"], programs / "plain-cpp", "-O2", "-g")
     flags = (*VALGRIND, "--show-mismatched-frees=no")
-    done = run(require("valgrind"), *flags, host, library)
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stdout + done.stderr
+    process = run(require("valgrind"), *flags, host, library)
+    assert (process.returncode, process.stdout) == (0, "done\n"), process.stdout + process.stderr
 
 
 def test_declarations_are_those_of_kiln_h(tmp_path: Path) -> None:
@@ -227,6 +231,8 @@ def test_the_cpp_header(compiler: str, tmp_path: Path) -> None:
 def test_32_bits_are_refused_in_words(tool: str, tmp_path: Path) -> None:
     """Before a header of a system that may not be installed is asked for."""
     (tmp_path / "one.c").write_text('#include "kiln_host.h"\n')
-    done = run(require(tool), "-m32", "-fsyntax-only", "-I", CRT, "-I", HOSTS, tmp_path / "one.c")
-    assert done.returncode != 0
-    assert "Tensorkiln makes libraries for 64-bit systems only" in done.stderr
+    process = run(
+        require(tool), "-m32", "-fsyntax-only", "-I", CRT, "-I", HOSTS, tmp_path / "one.c"
+    )
+    assert process.returncode != 0
+    assert "Tensorkiln makes libraries for 64-bit systems only" in process.stderr

@@ -39,10 +39,10 @@ def test_the_table_is_read() -> None:
 @pytest.mark.parametrize("column", [1, 2, 3], ids=HOSTS)
 def test_what_the_table_names_is_there_and_used(column: int) -> None:
     language = list(HOSTS)[column - 1]
-    offered, used = all_words(HOSTS[language]), all_words(PROGRAMS[language])
+    offered, used_words = all_words(HOSTS[language]), all_words(PROGRAMS[language])
     for row in ROWS:
         names = re.findall(r"`([\w:]+)`", row[column])
         assert names, row
         for word in (word for name in names for word in name.split("::")):
             assert word in offered, f"{language} has no {word}"
-            assert word in used, f"no program of the tests uses {word} in {language}"
+            assert word in used_words, f"no program of the tests uses {word} in {language}"

@@ -45,12 +45,12 @@ class Maker:
         self.program = folder / "unload"
         build(*command, HERE / "unload.c", "-o", self.program, "-ldl", "-lpthread")
 
-    def library(self, name: str, more: str = "") -> str:
+    def library(self, name: str, extra_code: str = "") -> str:
         """A library as the program takes it, with more to do in each piece of its loops."""
         output = self.folder / f"{name}.so"
         if not output.exists():
             assert PIECE in sample.KERNELS
-            kernels = HEAD + sample.KERNELS.replace(PIECE, PIECE + HOOK + more)
+            kernels = HEAD + sample.KERNELS.replace(PIECE, PIECE + HOOK + extra_code)
             link_shared(
                 [],
                 {"entry.c": sample.entry(name), "kernels.c": kernels},
@@ -62,11 +62,11 @@ class Maker:
             )
         return f"{name}={output}"
 
-    def run(self, what: str, rounds: int, *libraries: str) -> tuple[int, str]:
+    def run(self, scenario: str, rounds: int, *libraries: str) -> tuple[int, str]:
         """Status and words of the program."""
-        more = ENVIRONMENT[self.sanitizer]
-        done = run(self.program, what, str(rounds), *libraries, **more)
-        return done.returncode, done.stdout + done.stderr[-6000:]
+        environment = ENVIRONMENT[self.sanitizer]
+        process = run(self.program, scenario, str(rounds), *libraries, **environment)
+        return process.returncode, process.stdout + process.stderr[-6000:]
 
 
 @pytest.fixture(scope="module", params=list(SANITIZERS))
@@ -74,14 +74,16 @@ def maker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Maker(request.param, tmp_path_factory.mktemp(f"unload-{request.param}"))
 
 
-@pytest.mark.parametrize("what", ["owner", "exit", "late"])
-def test_two_libraries(maker: Maker, what: str) -> None:
+@pytest.mark.parametrize("scenario", ["owner", "exit", "late"])
+def test_two_libraries(maker: Maker, scenario: str) -> None:
     """The first to start threads goes first, and the other one works on with as many; at exit, and
     while exit() is at work."""
     libraries = maker.library("one"), maker.library("two")
-    for _ in range(10 if what == "exit" else 1):  # where it stands when the process ends is chance
-        status, said = maker.run(what, 0, *libraries)
-        assert (status, said) == (0, ""), said
+    for _ in range(
+        10 if scenario == "exit" else 1
+    ):  # where it stands when the process ends is chance
+        status, output = maker.run(scenario, 0, *libraries)
+        assert (status, output) == (0, ""), output
 
 
 def test_two_libraries_in_a_child(tmp_path: Path) -> None:
@@ -93,18 +95,18 @@ def test_two_libraries_in_a_child(tmp_path: Path) -> None:
 
 def test_a_thousand_lives(maker: Maker) -> None:
     rounds = 1000 if maker.sanitizer == "none" else 100
-    status, said = maker.run("cycles", rounds, maker.library("one"), maker.library("two"))
-    assert status == 0, said
+    status, output = maker.run("cycles", rounds, maker.library("one"), maker.library("two"))
+    assert status == 0, output
     if maker.sanitizer == "none":  # the others keep what is freed
-        memory, maps = (int(word) for word in said.split() if word.lstrip("-").isdigit())
-        assert memory < 512 and maps <= 2, said
+        memory, maps = (int(word) for word in output.split() if word.lstrip("-").isdigit())
+        assert memory < 512 and maps <= 2, output
 
 
 def test_eight_threads_load_call_and_drop(maker: Maker) -> None:
     libraries = [maker.library(name) for name in ("one", "two", "three", "four")]
     rounds = 100 if maker.sanitizer == "none" else 20
-    status, said = maker.run("many", rounds, *libraries)
-    assert (status, said) == (0, ""), said
+    status, output = maker.run("many", rounds, *libraries)
+    assert (status, output) == (0, ""), output
 
 
 def test_kernels_that_want_the_loaders_lock(maker: Maker) -> None:
@@ -112,15 +114,15 @@ def test_kernels_that_want_the_loaders_lock(maker: Maker) -> None:
     want what dlclose() holds."""
     libraries = maker.library("one"), maker.library("looks", LOOK)
     rounds = 300 if maker.sanitizer == "none" else 50
-    status, said = maker.run("lock", rounds, *libraries)
-    assert (status, said) == (0, ""), said
+    status, output = maker.run("lock", rounds, *libraries)
+    assert (status, output) == (0, ""), output
 
 
 def test_a_library_that_unloads_itself(maker: Maker) -> None:
     """Its code would be gone when the kernel returns: the process ends with a sentence instead."""
-    status, said = maker.run("inside", 0, maker.library("one"))
+    status, output = maker.run("inside", 0, maker.library("one"))
     assert status == -6 or (maker.sanitizer != "none" and status != 0)
-    assert "tensorkiln: a library was unloaded while one of its functions was running" in said
+    assert "tensorkiln: a library was unloaded while one of its functions was running" in output
 
 
 @pytest.mark.emulated
@@ -132,7 +134,7 @@ def test_another_machines_threads_move(tmp_path: Path) -> None:
         f"{name}={sample.build(tmp_path / f'{name}.so', name=name, triple='aarch64-linux-gnu')}"
         for name in ("one", "two", "three")
     ]
-    for what, rounds in (("owner", 0), ("cycles", 20), ("many", 5), ("exit", 0), ("late", 0)):
-        command = AARCH64.command("cortex-a72", program, what, str(rounds), *libraries)
-        done = run(*command, HELPER_THREADS="1")  # qemu's own
-        assert done.returncode == 0, f"{what}: {done.stdout}{done.stderr}"
+    for scenario, rounds in (("owner", 0), ("cycles", 20), ("many", 5), ("exit", 0), ("late", 0)):
+        command = AARCH64.command("cortex-a72", program, scenario, str(rounds), *libraries)
+        process = run(*command, HELPER_THREADS="1")  # qemu's own
+        assert process.returncode == 0, f"{scenario}: {process.stdout}{process.stderr}"

@@ -63,7 +63,7 @@ class ResNet:
 def resnet(tmp_path_factory: pytest.TempPathFactory) -> ResNet:
     """Ten seconds where the cache knows nothing of it."""
     root = tmp_path_factory.mktemp("kiln-demo")
-    found = ResNet(
+    network = ResNet(
         root,
         root / "resnet18.onnx",
         root / "resnet18.so",
@@ -74,10 +74,10 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> ResNet:
             {"kind": "llvm", "mtriple": "x86_64-unknown-linux-gnu", "mcpu": "x86-64-v3"},
         ),
     )
-    found.executable.export_library(found.library)
-    found.executable.artifacts.save(found.folder)
-    found.container.write_bytes(found.executable.artifacts.to_bytes())
-    return found
+    network.executable.export_library(network.library)
+    network.executable.artifacts.save(network.folder)
+    network.container.write_bytes(network.executable.artifacts.to_bytes())
+    return network
 
 
 def _written(path: Path) -> Path:

@@ -82,5 +82,5 @@ def _span(column: int, text: str, bold: bool, colour: str) -> str:
     look += f' fill="{colour}"' if colour else ""
     wide = f"{len(text) * _WIDE:.1f}"
     # The length keeps columns in line whatever font is there.
-    where = f'x="{_MARGIN + column * _WIDE:.1f}" textLength="{wide}"'
-    return f"<tspan {where}{look}>{escape(text)}</tspan>"
+    placement = f'x="{_MARGIN + column * _WIDE:.1f}" textLength="{wide}"'
+    return f"<tspan {placement}{look}>{escape(text)}</tspan>"

@@ -54,9 +54,9 @@ def test_an_artifact_in_each_way(forms: Forms, capsys: Any) -> None:
     artifacts = forms.executable.artifacts
     header = inspect(capsys, forms.folder, "--artifact", "mlp.h")
     assert header == artifacts["mlp.h"].text()
-    shown = inspect(capsys, forms.library, "--artifact", "host/metadata.json")
-    assert shown.startswith('{\n  "format": 4,\n')
-    assert json.loads(shown)["library"] == "mlp"
+    output = inspect(capsys, forms.library, "--artifact", "host/metadata.json")
+    assert output.startswith('{\n  "format": 4,\n')
+    assert json.loads(output)["library"] == "mlp"
     dump = inspect(capsys, forms.library, "--artifact", "weights.json", "--as", "hexdump")
     assert dump.startswith("00000000  5b 0a 7b")
     long = "artifact.inspect_any_hexdump"
@@ -81,8 +81,8 @@ def test_several_together_and_each(forms: Forms, capsys: Any) -> None:
     assert "linear_relu.body0" in inspect(
         capsys, forms.library, "--as", "inspect_llvm_list-functions"
     )
-    each = inspect(capsys, forms.folder, "--as", "symbols")
-    assert [line for line in each.splitlines() if line.startswith("# ")] == [
+    output = inspect(capsys, forms.folder, "--as", "symbols")
+    assert [line for line in output.splitlines() if line.startswith("# ")] == [
         "# llvm/linear_relu.o",
         "# llvm/linear_relu_2.o",
         "# llvm/linear.o",
@@ -92,7 +92,7 @@ def test_several_together_and_each(forms: Forms, capsys: Any) -> None:
 
 
 def test_weights_are_the_same_in_every_form(forms: Forms, capsys: Any) -> None:
-    shown = {
+    outputs = {
         inspect(capsys, form, "--as", "weights")
         for form in (
             forms.library,
@@ -102,7 +102,7 @@ def test_weights_are_the_same_in_every_form(forms: Forms, capsys: Any) -> None:
             forms.model_tar,
         )
     }
-    assert len(shown) == 1 and "layer3.bias" in shown.pop()
+    assert len(outputs) == 1 and "layer3.bias" in outputs.pop()
 
 
 def test_single_files(forms: Forms, capsys: Any) -> None:
@@ -129,8 +129,8 @@ def test_names_that_are_not_there(forms: Forms, capsys: Any) -> None:
 
 def test_extract_everything(forms: Forms, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "out"
-    said = inspect(capsys, forms.library, "--extract", out)
-    assert said == f"{out}: 6 artifact(s), 7 text(s)\n"
+    output = inspect(capsys, forms.library, "--extract", out)
+    assert output == f"{out}: 6 artifact(s), 7 text(s)\n"
     assert (out / "host/weights.bin").read_bytes() == (
         forms.folder / "host/weights.bin"
     ).read_bytes()
@@ -200,8 +200,8 @@ def test_without_pygments_sources_are_plain(
     forms: Forms, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pygments", None)
-    shown = inspect(capsys, forms.folder, "--artifact", "entry.c", "--color", "always")
-    assert shown == forms.executable.artifacts["entry.c"].text()
+    output = inspect(capsys, forms.folder, "--artifact", "entry.c", "--color", "always")
+    assert output == forms.executable.artifacts["entry.c"].text()
 
 
 def test_no_code_of_a_library_runs(tmp_path: Path) -> None:
@@ -250,8 +250,8 @@ def test_no_code_of_a_library_runs(tmp_path: Path) -> None:
         ["--extract", str(tmp_path / "out")],
     ):
         kiln = [sys.executable, "-m", "tensorkiln.cli", "inspect", str(library), *argv]
-        done = subprocess.run(kiln, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        process = subprocess.run(kiln, capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stderr
     assert not mark.exists()
     import ctypes
 
@@ -283,20 +283,20 @@ def test_signatures_of_a_loader_that_provides_kernels(tmp_path: Path, capsys: An
     executable.artifacts.save(tmp_path / "folder")
     (tmp_path / "net.set").write_bytes(executable.artifacts.to_bytes())
     for form in ("net.so", "folder", "net.set"):
-        shown = inspect(capsys, tmp_path / form, "--as", "inspect_doubler_print-signatures")
-        assert shown == (
+        output = inspect(capsys, tmp_path / form, "--as", "inspect_doubler_print-signatures")
+        assert output == (
             "kernel doubler_mul(p0: float32[n, 4]) -> a: float32[n, 4] on npu0"
             "  (external:doubler)\n"
         )
         native = inspect(capsys, tmp_path / form, "--as", "inspect_native_print-signatures")
         assert "graph main(x: float32[n, 4])" in native and "doubler" not in native
-        both = inspect(capsys, tmp_path / form, "--as", "print-signatures")
-        assert shown in both and native in both
-    said = json.loads(inspect(capsys, tmp_path / "net.so", "--json"))["metadata"]["kernels"]
-    (kernel,) = [k for k in said if "loader" in k]
+        all_signatures = inspect(capsys, tmp_path / form, "--as", "print-signatures")
+        assert output in all_signatures and native in all_signatures
+    kernels = json.loads(inspect(capsys, tmp_path / "net.so", "--json"))["metadata"]["kernels"]
+    (kernel,) = [k for k in kernels if "loader" in k]
     assert (kernel["loader"], kernel["target_key"]) == ("doubler", "npu0")
     inspect(capsys, tmp_path / "net.so", "--extract", tmp_path / "out")
-    assert (tmp_path / "out" / "inspect_doubler_print-signatures.txt").read_text() == shown
+    assert (tmp_path / "out" / "inspect_doubler_print-signatures.txt").read_text() == output
 
 
 def test_signatures_that_a_loaders_own_files_carry(tmp_path: Path, capsys: Any) -> None:
@@ -317,14 +317,14 @@ def test_signatures_that_a_loaders_own_files_carry(tmp_path: Path, capsys: Any) 
     ]
     ArtifactSet(tuple(rows)).save(tmp_path / "set")
     name = "loader.inspect_cuda_print-signatures"
-    wanted = "kernel add(x: float16[2, n]) -> y: int8[]\n"
-    assert inspect(capsys, tmp_path / "set", "--as", name) == wanted
+    signature = "kernel add(x: float16[2, n]) -> y: int8[]\n"
+    assert inspect(capsys, tmp_path / "set", "--as", name) == signature
     err = refused(capsys, tmp_path / "set", "--as", "inspect_npu_print-signatures")
     assert "what functions loader 'npu' has" in err and "known: those of cuda" in err
     # Of all, those that are known; the others are named.
     assert main(["inspect", str(tmp_path / "set"), "--as", "print-signatures"]) == 0
     captured = capsys.readouterr()
-    assert wanted in captured.out and "npu_print-signatures is left out" in captured.err
+    assert signature in captured.out and "npu_print-signatures is left out" in captured.err
     err = refused(capsys, tmp_path / "set", "--as", "inspect_cudda_print-signatures")
     assert "did you mean 'inspect_cuda_print-signatures'" in err
     rows[1] = Artifact("gpu", "cuda", "table.json", b'{"functions": [{"name": 3}]}')

@@ -69,29 +69,29 @@ def compiled(machine: str, text: str = PROGRAM) -> tuple[bytes, str]:
 
 def assembly_words(text: str) -> dict[str, list[str]]:
     """Mnemonics by function of what LLVM wrote."""
-    found: dict[str, list[str]] = {}
+    words_by_function: dict[str, list[str]] = {}
     words: list[str] | None = None
     for line in text.splitlines():
         label = re.match(r"([A-Za-z_][\w.]*):", line)
         if label:
-            words = found.setdefault(label[1], [])
+            words = words_by_function.setdefault(label[1], [])
         elif line.startswith((".L", ".Lfunc_end")):
             words = None if line.startswith(".Lfunc_end") else words
         elif words is not None and (m := INSTRUCTION.match(line)):
             words.append(m[1])
-    return {name: words for name, words in found.items() if words}
+    return {name: words for name, words in words_by_function.items() if words}
 
 
 def shown_words(artifact: Artifact) -> dict[str, list[str]]:
     """The same of what the inspector shows."""
-    found: dict[str, list[str]] = {}
+    words_by_function: dict[str, list[str]] = {}
     words: list[str] = []
     for line in "".join(objects.show_instructions(artifact)).splitlines()[1:]:
         if m := re.match(r"(\S+):  # \d+ bytes in ", line):
-            words = found.setdefault(m[1], [])
+            words = words_by_function.setdefault(m[1], [])
         elif m := re.match(r" *[0-9a-f]+  (\S+)", line):
             words.append(m[1])
-    return found
+    return words_by_function
 
 
 def same_mnemonic(a: str, b: str) -> bool:
@@ -107,15 +107,19 @@ def test_instructions_of_kernels_are_those_llvm_wrote(forms: Forms) -> None:
     (text,) = kernel_texts(kernels, executable.target, "assembly")
     expected = assembly_words(text)
     for form, name in (("folder", "llvm/linear_relu.o"), ("library", "llvm/linear_relu.code")):
-        shown = shown_words(open_subject(getattr(forms, form)).artifacts[name])
-        assert set(shown) == {"linear_relu", "linear_relu.body0", "linear_relu.body0.entry"}
-        assert set(shown) == set(expected)
-        for function, words in shown.items():
+        words_by_function = shown_words(open_subject(getattr(forms, form)).artifacts[name])
+        assert set(words_by_function) == {
+            "linear_relu",
+            "linear_relu.body0",
+            "linear_relu.body0.entry",
+        }
+        assert set(words_by_function) == set(expected)
+        for function, words in words_by_function.items():
             # Padding before loops is no line of assembly.
-            own = [w for w in words if "nop" not in w and not w.startswith("data")]
-            wanted = [w for w in expected[function] if "nop" not in w]
-            assert len(own) == len(wanted)
-            odd = [p for p in zip(own, wanted, strict=True) if not same_mnemonic(*p)]
+            mnemonics = [w for w in words if "nop" not in w and not w.startswith("data")]
+            llvm_mnemonics = [w for w in expected[function] if "nop" not in w]
+            assert len(mnemonics) == len(llvm_mnemonics)
+            odd = [p for p in zip(mnemonics, llvm_mnemonics, strict=True) if not same_mnemonic(*p)]
             assert not odd, odd[:5]
 
 
@@ -123,13 +127,13 @@ def test_instructions_of_kernels_are_those_llvm_wrote(forms: Forms) -> None:
 def test_other_machines(machine: str) -> None:
     code, text = compiled(machine)
     artifact = Artifact("llvm", "native", "p.o", code)
-    expected, shown = assembly_words(text), shown_words(artifact)
-    assert set(shown) == {"area", "pick", "twice"}
-    for function, words in shown.items():
+    expected, words_by_function = assembly_words(text), shown_words(artifact)
+    assert set(words_by_function) == {"area", "pick", "twice"}
+    for function, words in words_by_function.items():
         assert len(words) >= 3 and not any(".byte" in w for w in words)
         if machine in ("x86_64", "aarch64"):  # where LLVM writes no pseudo instructions
-            wanted = expected[function]
-            assert len(words) == len(wanted), (words, wanted)
+            expected_words = expected[function]
+            assert len(words) == len(expected_words), (words, expected_words)
 
 
 def test_calls_are_named() -> None:
@@ -172,9 +176,9 @@ def test_symbols_agree_with_readelf(forms: Forms, form: str) -> None:
         start = f.start if form == "folder" else f.address
         assert (start, f.size) == (address, size)
     rows = "".join(objects.show_symbols(artifact)).splitlines()[1:]
-    shown = {row.split()[-1]: row.split() for row in rows if " function " in row}
+    rows_by_name = {row.split()[-1]: row.split() for row in rows if " function " in row}
     for name, (address, size) in expected.items():
-        assert shown[name][:2] == [f"{address:x}", str(size)]
+        assert rows_by_name[name][:2] == [f"{address:x}", str(size)]
     sections = "".join(objects.show_sections(artifact))
     listed = subprocess.run(["readelf", "-SW", str(path)], capture_output=True, text=True).stdout
     for name in re.findall(r"\] (\.\S+)", listed):
@@ -183,11 +187,11 @@ def test_symbols_agree_with_readelf(forms: Forms, form: str) -> None:
 
 def test_list_functions_sums_up_to_the_code(forms: Forms) -> None:
     subject = open_subject(forms.library)
-    own = [a for a in subject.artifacts if a.codegen_id == "llvm"]
-    rows = "".join(list_functions(own)).splitlines()[1:]
+    kernel_objects = [a for a in subject.artifacts if a.codegen_id == "llvm"]
+    rows = "".join(list_functions(kernel_objects)).splitlines()[1:]
     sizes = [int(row.split()[0]) for row in rows]
     assert sizes == sorted(sizes, reverse=True)
-    assert sum(sizes) == sum(a.size for a in own)
+    assert sum(sizes) == sum(a.size for a in kernel_objects)
     folder = [a for a in open_subject(forms.folder).artifacts if a.codegen_id == "llvm"]
     names = [row.split()[1] for row in "".join(list_functions(folder)).splitlines()]
     assert sorted(names) == sorted(["function", *(row.split()[1] for row in rows)])

@@ -53,8 +53,8 @@ def kiln(site: Path, *argv: str) -> subprocess.CompletedProcess[str]:
 def test_an_installed_package_adds_its_own(tmp_path: Path) -> None:
     install(tmp_path, "npu-tools", "npu_tools", GOOD)
     (tmp_path / "stream.npu").write_bytes(bytes(7))
-    done = kiln(tmp_path, str(tmp_path / "stream.npu"))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "7 commands of an npu\n", "")
+    process = kiln(tmp_path, str(tmp_path / "stream.npu"))
+    assert (process.returncode, process.stdout, process.stderr) == (0, "7 commands of an npu\n", "")
     listed = kiln(tmp_path, str(tmp_path / "stream.npu"), "--list").stdout
     assert "artifact.inspect_npu_commands" in listed and "package npu-tools" in listed
 
@@ -65,10 +65,10 @@ def test_broken_packages_are_named_and_do_no_harm(tmp_path: Path) -> None:
     install(tmp_path, "npu-tools", "npu_tools", GOOD)
     (tmp_path / "a.json").write_text('{"a": [1]}')
     (tmp_path / "a.fresh").write_text("text")
-    done = kiln(tmp_path, str(tmp_path / "a.json"))
-    assert done.returncode == 0
-    assert done.stdout == '{"a": [1]}\n'
-    lines = done.stderr.splitlines()
+    process = kiln(tmp_path, str(tmp_path / "a.json"))
+    assert process.returncode == 0
+    assert process.stdout == '{"a": [1]}\n'
+    lines = process.stderr.splitlines()
     assert len(lines) == len(BROKEN)
     for module, (_, says) in BROKEN.items():
         (line,) = [line for line in lines if f"package kiln-{module} are left out" in line]

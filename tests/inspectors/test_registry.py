@@ -41,8 +41,8 @@ def test_the_most_specific_comes_first_whatever_the_order() -> None:
     ]
     expected = ["own-long", "own-short", "own-any", "long", "short", "second", "any"]
     assert [r.name for r in Inspectors(rows).of(BIN)] == expected
-    kept = [r for r in reversed(rows) if r.name != "second"]
-    assert [r.name for r in Inspectors(kept).of(BIN)] == [n for n in expected if n != "second"]
+    rows_kept = [r for r in reversed(rows) if r.name != "second"]
+    assert [r.name for r in Inspectors(rows_kept).of(BIN)] == [n for n in expected if n != "second"]
     chosen = Inspectors(rows)
     assert chosen.choose(BIN).name == "own-long"
     assert chosen.choose(BIN, "long").name == "long"
@@ -65,8 +65,8 @@ def test_names_follow_one_scheme() -> None:
         "codegen.inspect_llvm_list-functions",
         "loader.inspect_any_print-signatures",
     } <= names
-    own = row("default", suffix=".bin", codegen_id="mycodegenid")
-    assert own.full_name == "artifact.inspect_mycodegenid_bin_default"
+    default_row = row("default", suffix=".bin", codegen_id="mycodegenid")
+    assert default_row.full_name == "artifact.inspect_mycodegenid_bin_default"
     # A code generator and a loader may have one name; their inspectors still have two.
     Inspectors(
         [
@@ -88,8 +88,10 @@ def test_groups_get_all_artifacts_of_theirs() -> None:
             row("one", suffix=".bin"),
         ]
     )
-    found = {r.full_name: [a.name for a in given] for r, given in table.groups(artifacts)}
-    assert found == {
+    names_by_inspector = {
+        r.full_name: [a.name for a in group] for r, group in table.groups(artifacts)
+    }
+    assert names_by_inspector == {
         "codegen.inspect_npu_list": ["npu/stream.cmd.bin", "npu/b"],
         "loader.inspect_npu_list": ["npu/stream.cmd.bin", "c/c.c"],
     }

@@ -44,9 +44,9 @@ def nm(path: Path) -> dict[str, int]:
 def test_sizes_are_those_of_nm(resnet: ResNet) -> None:
     itself = open_subject(resnet.library).itself
     assert itself is not None
-    ours = {f.name: f.size for f in functions_in(itself)}
+    own_sizes = {f.name: f.size for f in functions_in(itself)}
     expected = nm(resnet.library)
-    assert len(expected) > 100 and {n: ours.get(n) for n in expected} == expected
+    assert len(expected) > 100 and {n: own_sizes.get(n) for n in expected} == expected
     subject = open_subject(resnet.folder)
     llvm = [a for a in subject.files if a.codegen_id == "llvm"]
     rows = [line.split() for line in "".join(list_functions(llvm)).splitlines()[1:]]
@@ -70,20 +70,20 @@ def test_instructions_are_those_of_objdump(resnet: ResNet, name: str) -> None:
     path = resnet.folder / "llvm" / f"{name}.o"
     listed = told("objdump", "-d", "--no-show-raw-insn", path)
     expected = {
-        int(at, 16): mnemonic(word)
-        for at, word in re.findall(r"^ +([0-9a-f]+):\t(\S+)", listed, re.M)
+        int(address, 16): mnemonic(word)
+        for address, word in re.findall(r"^ +([0-9a-f]+):\t(\S+)", listed, re.M)
     }
     artifact = open_subject(resnet.folder).artifacts[f"{name}.o"]
-    shown = "".join(show_instructions(artifact))
-    ours = {
-        int(at, 16): mnemonic(word)
-        for at, word in re.findall(r"^ *([0-9a-f]+)  (\S+)", shown, re.M)
+    listing = "".join(show_instructions(artifact))
+    own_mnemonics = {
+        int(address, 16): mnemonic(word)
+        for address, word in re.findall(r"^ *([0-9a-f]+)  (\S+)", listing, re.M)
     }
     # Padding between functions belongs to none of them.
-    for found in (ours, expected):
-        for at in [at for at, word in found.items() if word == "nop"]:
-            del found[at]
-    assert len(ours) > 100 and ours == expected
+    for mnemonics in (own_mnemonics, expected):
+        for address in [address for address, word in mnemonics.items() if word == "nop"]:
+            del mnemonics[address]
+    assert len(own_mnemonics) > 100 and own_mnemonics == expected
 
 
 def folded(model: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -117,23 +117,23 @@ def test_weights_are_those_of_the_model(resnet: ResNet) -> None:
         s = weights.statistics(row)
         assert (s.count, s.nans, s.infinities) == (array.size, 0, 0)
         scale = np.abs(array).max()
-        got, wanted = (
+        statistics, numpy_statistics = (
             (s.low, s.high, s.mean, s.std),
             (array.min(), array.max(), array.mean(), array.std()),
         )
-        np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-7 * scale)
+        np.testing.assert_allclose(statistics, numpy_statistics, rtol=1e-6, atol=1e-7 * scale)
     assert compared >= 25
 
 
 def test_one_weight(resnet: ResNet, capsys: Any) -> None:
     assert main(["inspect", str(resnet.library), "--weight", "stem.bn.bias"]) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     weights = Weights(open_subject(resnet.library).files)
     (row,) = weights.called("stem.bn.bias")
     s = weights.statistics(row)
-    assert shown.startswith("stem.bn.bias: float32, 64, 64 values\n")
-    assert f"  min, max    {s.low:.6g}, {s.high:.6g}\n" in shown
-    bars = re.findall(r"^    +\S+ +(\d+)(?:  )?([▏▎▍▌▋▊▉█]*)$", shown, re.M)
+    assert output.startswith("stem.bn.bias: float32, 64, 64 values\n")
+    assert f"  min, max    {s.low:.6g}, {s.high:.6g}\n" in output
+    bars = re.findall(r"^    +\S+ +(\d+)(?:  )?([▏▎▍▌▋▊▉█]*)$", output, re.M)
     assert [int(n) for n, _ in bars] == list(s.histogram) and sum(s.histogram) == 64
     assert all(bool(int(n)) == bool(bar) for n, bar in bars)
     assert max(bars, key=lambda b: int(b[0]))[1] == "█" * 40
@@ -168,7 +168,7 @@ def test_statistics_take_little_memory(mib: int, tmp_path: Path) -> None:
         stream.seek(size // 4096 * 1023 * 4 - 16 * 4 - 4)
         stream.write(np.float32(2.5).tobytes())
     script = [sys.executable, "-c", SPARSE, str(path), str(size)]
-    done = subprocess.run(script, capture_output=True, text=True, check=True)
-    grown, count, low, high = done.stdout.split()
+    process = subprocess.run(script, capture_output=True, text=True, check=True)
+    grown, count, low, high = process.stdout.split()
     assert int(grown) < 120_000  # KiB
     assert int(count) == size // 4096 * 1021 and (float(low), float(high)) == (0, 2.5)

@@ -39,9 +39,9 @@ SHORTENED = {
 }
 
 
-def on_a_terminal(command: str, folder: Path, most: int = 1 << 20) -> str:
+def on_a_terminal(command: str, folder: Path, line_limit: int = 1 << 20) -> str:
     """What the command writes when its output is a terminal, or the first lines of that."""
-    ours, theirs = pty.openpty()
+    controller, terminal = pty.openpty()
     argv = [sys.executable, "-m", "tensorkiln.cli", *command.split()[1:]]
     environment = {
         **os.environ,
@@ -52,24 +52,24 @@ def on_a_terminal(command: str, folder: Path, most: int = 1 << 20) -> str:
         "NO_COLOR": "",
         "FORCE_COLOR": "",
     }
-    process = subprocess.Popen(argv, cwd=folder, stdout=theirs, env=environment)
-    os.close(theirs)
+    process = subprocess.Popen(argv, cwd=folder, stdout=terminal, env=environment)
+    os.close(terminal)
     written = b""
-    while written.count(b"\n") < most:
+    while written.count(b"\n") < line_limit:
         try:
-            piece = os.read(ours, 1 << 16)
+            piece = os.read(controller, 1 << 16)
         except OSError:  # how Linux says that the other side is closed
             break
         if not piece:
             break
         written += piece
-    os.close(ours)
-    whole = written.count(b"\n") < most
+    os.close(controller)
+    whole = written.count(b"\n") < line_limit
     if not whole:
         process.kill()
     assert process.wait() == 0 or not whole
     lines = written.decode(errors="ignore").replace("\r\n", "\n").split("\n")
-    return "\n".join(lines[:most])
+    return "\n".join(lines[:line_limit])
 
 
 def without_numbers(picture: str) -> str:
@@ -81,8 +81,8 @@ def without_numbers(picture: str) -> str:
 def compared(name: str, picture: str) -> str:
     """What must not differ."""
     if name in SHORTENED:
-        picture, found, _ = picture.partition(SHORTENED[name])
-        assert found
+        picture, separator, _ = picture.partition(SHORTENED[name])
+        assert separator
     return without_numbers(picture)
 
 

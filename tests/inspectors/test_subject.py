@@ -52,19 +52,21 @@ def names(subject: Subject) -> list[str]:
 
 
 def test_a_library(forms: Forms) -> None:
-    subject, made = open_subject(forms.library), forms.executable.artifacts
+    subject, artifacts = open_subject(forms.library), forms.executable.artifacts
     assert subject.kind == "library"
-    here = subject.artifacts
-    assert here["host/weights.bin"].view == made["host/weights.bin"].view
-    assert here["host/weights.json"] == made["host/weights.json"]
+    shown_artifacts = subject.artifacts
+    assert shown_artifacts["host/weights.bin"].view == artifacts["host/weights.bin"].view
+    assert shown_artifacts["host/weights.json"] == artifacts["host/weights.json"]
     metadata = inspect_library(forms.library)
-    assert json.loads(here["host/metadata.json"].text()) == metadata.metadata.to_json()
+    assert json.loads(shown_artifacts["host/metadata.json"].text()) == metadata.metadata.to_json()
     sizes = {k.symbol: k.code_bytes for k in metadata.kernels}
-    code = {a.file_name.removesuffix(".code"): a.size for a in here if a.codegen_id == "llvm"}
+    code = {
+        a.file_name.removesuffix(".code"): a.size for a in shown_artifacts if a.codegen_id == "llvm"
+    }
     assert code == sizes and len(code) == 3
-    assert all(a.view.nbytes == a.size for a in here)
+    assert all(a.view.nbytes == a.size for a in shown_artifacts)
     # What the compile linked is named, with where to find what became of it.
-    objects = [a.name for a in made if a.file_name.endswith(".o")]
+    objects = [a.name for a in artifacts if a.file_name.endswith(".o")]
     assert [a.name for a in subject.absent] == objects
     assert all("its code is llvm/" in a.reason for a in subject.absent)
     whole = b"".join(subject.itself.chunks()) if subject.itself else b""
@@ -96,9 +98,9 @@ def test_the_folder_is_readable(forms: Forms) -> None:
 def test_an_archive_in_model_library_format(packed: bool, forms: Forms) -> None:
     subject = open_subject(forms.model_tar if packed else forms.model_folder)
     assert subject.kind == "model" and (subject.itself is not None) == packed
-    made = forms.executable.artifacts
-    others = {a.name for a in subject.files} - {a.name for a in made.plain}
-    assert others == {
+    artifacts = forms.executable.artifacts
+    other_names = {a.name for a in subject.files} - {a.name for a in artifacts.plain}
+    assert other_names == {
         "model/metadata.json",
         "model/codegen/host/src/kiln_mlp.c",
         "model/codegen/host/include/kiln_mlp.h",
@@ -113,7 +115,7 @@ def test_an_archive_in_model_library_format(packed: bool, forms: Forms) -> None:
     }
     for artifact in subject.files:
         assert known_inspectors().text(artifact)
-    assert all(subject.artifacts[a.name] == a for a in made.plain)
+    assert all(subject.artifacts[a.name] == a for a in artifacts.plain)
 
 
 def test_a_stripped_library_says_less_and_nothing_wrong(forms: Forms, tmp_path: Path) -> None:
@@ -161,8 +163,8 @@ def test_members_of_one_name_are_told_apart(tmp_path: Path) -> None:
     bsd = b"long name.o\0" + b"four"
     data = b"!<arch>\n" + member("a.o/", b"one") + member("a.o/", b"two") + member("A.o/", b"3")
     (tmp_path / "x.a").write_bytes(data + member("#1/12", bsd) + member("__.SYMDEF", b"table"))
-    found = {a.file_name: bytes(a.view) for a in open_subject(tmp_path / "x.a").artifacts}
-    assert found == {"a.o": b"one", "a.2.o": b"two", "A.3.o": b"3", "long name.o": b"four"}
+    contents = {a.file_name: bytes(a.view) for a in open_subject(tmp_path / "x.a").artifacts}
+    assert contents == {"a.o": b"one", "a.2.o": b"two", "A.3.o": b"3", "long name.o": b"four"}
 
 
 def tar(path: Path, members: dict[str, bytes], **kinds: bytes) -> Path:
@@ -193,8 +195,8 @@ def test_a_tar_file(tmp_path: Path) -> None:
     )
     subject = open_subject(path)
     assert subject.kind == "tar"
-    found = {a.file_name: bytes(a.view) for a in subject.artifacts}
-    assert found == {name.removeprefix("./"): content for name, content in members.items()}
+    contents = {a.file_name: bytes(a.view) for a in subject.artifacts}
+    assert contents == {name.removeprefix("./"): content for name, content in members.items()}
 
 
 def test_a_tar_file_of_a_folder(forms: Forms, tmp_path: Path) -> None:
@@ -206,8 +208,8 @@ def test_a_tar_file_of_a_folder(forms: Forms, tmp_path: Path) -> None:
     )
     data = (tmp_path / "set.tar").read_bytes()
     plan = forms.executable.artifacts["entry.c"].view
-    at = data.index(bytes(plan[:512]))
-    (tmp_path / "set.tar").write_bytes(data[:at] + b"?" + data[at + 1 :])
+    offset = data.index(bytes(plan[:512]))
+    (tmp_path / "set.tar").write_bytes(data[:offset] + b"?" + data[offset + 1 :])
     with pytest.raises(UserError, match="'host/entry.c' is not what was saved"):
         open_subject(tmp_path / "set.tar")
     for manifest in (
@@ -228,11 +230,11 @@ def test_exports_of_every_suffix(forms: Forms, tmp_path: Path) -> None:
     assert open_subject(exe.export_library(tmp_path / "mlp.tar")).artifacts == exe.artifacts
     static = open_subject(exe.export_library(tmp_path / "mlp.a"))
     assert static.kind == "archive" and len(static.files) > 0
-    one = open_subject(exe.export_library(tmp_path / "mlp.o"))
-    assert one.kind == "file" and one.itself is not None
-    for subject in (static, one):
-        found = {f.name for a in subject.files for f in functions_in(a)}
-        assert {"linear_relu.body0", "mlp_main"} <= found
+    object_subject = open_subject(exe.export_library(tmp_path / "mlp.o"))
+    assert object_subject.kind == "file" and object_subject.itself is not None
+    for subject in (static, object_subject):
+        names = {f.name for a in subject.files for f in functions_in(a)}
+        assert {"linear_relu.body0", "mlp_main"} <= names
 
 
 def test_bitcode_that_is_linked_in_memory() -> None:
@@ -240,10 +242,10 @@ def test_bitcode_that_is_linked_in_memory() -> None:
     table = known_inspectors()
     kernels = [a for a in exe.artifacts.plain if a.file_name.endswith(".bc")]
     assert {a.file_name for a in kernels} == {"linear_relu.bc", "linear_relu_2.bc", "linear.bc"}
-    shown = table.text(kernels[0])
-    assert "define void @" in shown and table.choose(kernels[0]).name == "ll"
+    llvm_text = table.text(kernels[0])
+    assert "define void @" in llvm_text and table.choose(kernels[0]).name == "ll"
     groups = {
-        row.name: "".join(row.pieces(given)) for row, given in table.groups(exe.artifacts.plain)
+        row.name: "".join(row.pieces(group)) for row, group in table.groups(exe.artifacts.plain)
     }
     assert "linear_relu.body0 " in groups["list-functions"]
 
@@ -385,10 +387,10 @@ def test_a_large_file_stays_on_disk(tmp_path: Path) -> None:
     path_small.write_bytes(rng.randbytes(1 << 20))
     with path.open("r+b") as stream:
         stream.write(path_small.read_bytes())
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True
     )
-    grown, count = map(int, done.stdout.split())
+    grown, count = map(int, process.stdout.split())
     assert grown < 40_000 and count == 1  # KiB
 
 
@@ -405,14 +407,14 @@ def test_the_folder_of_resnet18_is_readable(resnet: ResNet) -> None:
         assert f"\n    {kernel.symbol}(" in plan
         nodes |= set(kernel.nodes)
     assert all(node in plan for node in nodes) and len(nodes) > 20
-    rest = {f for f in files if not f.startswith("llvm/")}
+    other_files = {f for f in files if not f.startswith("llvm/")}
     assert {
         "manifest.json",
         "ir/module.py",
         "host/entry.c",
         "host/weights.bin",
         "host/weights.json",
-    } <= rest and len(rest) <= 9
+    } <= other_files and len(other_files) <= 9
     # Every convolution of the model, by its name, with the shape and type of its weights.
     subject = open_subject(folder)
     weights = Weights([a for a in subject.artifacts if a.codegen_id == "host"])
@@ -432,14 +434,14 @@ def look_at_all(path: Path) -> None:
     table = known_inspectors()
     subject = open_subject(path)
     calls = [(r, a) for a in subject.artifacts for r in table.of(a)]
-    calls += [(r, found) for r, found in table.groups(subject.artifacts)]
+    calls += [(r, group) for r, group in table.groups(subject.artifacts)]
     if subject.itself is not None and subject.kind == "library":
         calls += [(r, subject.itself) for r in table.of(subject.itself)]
-    for row, given in calls:
+    for row, artifacts in calls:
         if row.show.__module__.endswith((".llvm", ".text")) or row.name == "disassemble":
             continue
         with contextlib.suppress(UserError):
-            for _ in row.show(given):
+            for _ in row.show(artifacts):
                 pass
 
 

@@ -31,8 +31,8 @@ class Pieces(Later):
         self.data, self.step, self.size = data, step, len(data)
 
     def chunks(self) -> Iterable[memoryview]:  # type: ignore[override]
-        for at in range(0, len(self.data), self.step):
-            yield memoryview(self.data[at : at + self.step])
+        for offset in range(0, len(self.data), self.step):
+            yield memoryview(self.data[offset : offset + self.step])
 
 
 def undumped(lines: str) -> bytes:
@@ -42,10 +42,10 @@ def undumped(lines: str) -> bytes:
         if line == "*":
             repeat = True
             continue
-        at = int(line[:8], 16)
-        while repeat and len(out) < at:
+        offset = int(line[:8], 16)
+        while repeat and len(out) < offset:
             out += last
-        assert len(out) == at
+        assert len(out) == offset
         repeat = False
         if line[8:]:
             last = bytes.fromhex(line[10:58].replace(" ", ""))
@@ -61,23 +61,23 @@ def undumped(lines: str) -> bytes:
     st.integers(1, 40),
 )
 def test_a_hexdump_gives_its_bytes_back(data: bytes, step: int) -> None:
-    shown = "".join(text.show_bytes(artifact("x", Pieces(data, step))))
-    assert undumped(shown) == data
-    assert shown == "".join(text.show_bytes(artifact("x", data)))
+    dump = "".join(text.show_bytes(artifact("x", Pieces(data, step))))
+    assert undumped(dump) == data
+    assert dump == "".join(text.show_bytes(artifact("x", data)))
 
 
 @settings(max_examples=60)
 @given(st.recursive(st.none() | st.integers() | st.text(), st.lists), st.booleans())
 def test_json_means_the_same(value: object, padded: bool) -> None:
     content = json.dumps(value).encode() + bytes(5 * padded)
-    shown = text.show_json(artifact("x.json", content))
-    assert json.loads(shown) == value and shown.endswith("\n")
+    output = text.show_json(artifact("x.json", content))
+    assert json.loads(output) == value and output.endswith("\n")
 
 
 def test_json_that_fits_into_a_line_is_one() -> None:
     rows = [{"name": f"w{i}", "shape": [64, 3, 7, 7], "empty": {}, "odd": "é\n"} for i in range(2)]
-    shown = text.show_json(artifact("x.json", json.dumps(rows)))
-    assert shown.splitlines() == [
+    output = text.show_json(artifact("x.json", json.dumps(rows)))
+    assert output.splitlines() == [
         "[",
         '  {"name": "w0", "shape": [64, 3, 7, 7], "empty": {}, "odd": "é\\n"},',
         '  {"name": "w1", "shape": [64, 3, 7, 7], "empty": {}, "odd": "é\\n"}',
@@ -90,8 +90,8 @@ def test_json_that_fits_into_a_line_is_one() -> None:
 @settings(max_examples=60)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60), st.integers(1, 5))
 def test_text_stays_as_it_is(words: str, step: int) -> None:
-    shown = "".join(text.show_source(artifact("x.c", Pieces(words.encode(), step))))
-    assert shown == words + ("" if words.endswith("\n") else "\n")
+    output = "".join(text.show_source(artifact("x.c", Pieces(words.encode(), step))))
+    assert output == words + ("" if words.endswith("\n") else "\n")
 
 
 JUNK = b"\x80\x81\xfe\xff\x00" * 20
@@ -130,8 +130,8 @@ def bitcode(source: str = PROGRAM) -> bytes:
 
 
 def test_bitcode_as_text_and_back() -> None:
-    shown = show_ll(artifact("p.bc", bitcode()))
-    again = llvm.parse_assembly(shown)
+    ll_text = show_ll(artifact("p.bc", bitcode()))
+    again = llvm.parse_assembly(ll_text)
     assert again.triple == "aarch64-unknown-linux-gnu"
     assert bytes(again.as_bitcode()) == bitcode() or str(again) == str(
         llvm.parse_bitcode(bitcode())
@@ -139,20 +139,24 @@ def test_bitcode_as_text_and_back() -> None:
 
 
 def test_assembly_is_for_the_target_of_the_module() -> None:
-    shown = show_assembly(artifact("p.bc", bitcode()))
-    assert shown.startswith("# aarch64-unknown-linux-gnu, the baseline\n")
-    assert re.search(r"\bfmul\s+d\d+, d\d+, d\d+", shown) and re.search(r"\bbl\s+cos\b", shown)
-    own = PROGRAM.replace("double %y) {", "double %y) #0 {") + (
+    assembly = show_assembly(artifact("p.bc", bitcode()))
+    assert assembly.startswith("# aarch64-unknown-linux-gnu, the baseline\n")
+    assert re.search(r"\bfmul\s+d\d+, d\d+, d\d+", assembly) and re.search(
+        r"\bbl\s+cos\b", assembly
+    )
+    haswell_program = PROGRAM.replace("double %y) {", "double %y) #0 {") + (
         'attributes #0 = { "target-cpu"="haswell" }\n'
     )
-    shown = show_assembly(artifact("p.ll", 'target triple = "x86_64-linux-gnu"\n' + own))
-    assert shown.startswith("# x86_64-linux-gnu, haswell\n") and "vmulsd" in shown
+    assembly = show_assembly(
+        artifact("p.ll", 'target triple = "x86_64-linux-gnu"\n' + haswell_program)
+    )
+    assert assembly.startswith("# x86_64-linux-gnu, haswell\n") and "vmulsd" in assembly
 
 
 def test_functions_of_a_module() -> None:
     lines = show_functions(artifact("p.bc", bitcode())).splitlines()
-    found = {line.split()[-1]: line.split()[:2] for line in lines}
-    assert found == {
+    rows_by_name = {line.split()[-1]: line.split()[:2] for line in lines}
+    assert rows_by_name == {
         "cos": ["declared", "double"],
         "outside": ["declared", "void"],
         "area": ["defined", "4"],
@@ -164,10 +168,10 @@ def test_functions_of_a_module() -> None:
 def test_the_ll_of_a_kernel_compiles_to_its_assembly(forms: Forms) -> None:
     """The artifact holds what is needed: the triple, the processor and its features."""
     artifacts = open_subject(forms.folder).artifacts
-    shown = show_assembly(artifacts["linear.ll"])
-    assert forms.executable.target.mcpu in shown.partition("\n")[0]
+    assembly = show_assembly(artifacts["linear.ll"])
+    assert forms.executable.target.mcpu in assembly.partition("\n")[0]
     wide = "zmm" in artifacts["linear.s"].text()
-    assert ("zmm" in shown) is wide and "\nlinear:" in shown
+    assert ("zmm" in assembly) is wide and "\nlinear:" in assembly
 
 
 def test_damaged_bitcode_never_escapes() -> None:

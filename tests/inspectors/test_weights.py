@@ -125,8 +125,8 @@ def test_the_table_of_a_model(forms: Forms, form: str) -> None:
         assert (name, dtype) == (row.name, "float32")
         numbers = re.findall(r"-?\d[\d.e+-]*", line.rpartition("|")[2])
         # Four digits are printed.
-        wanted = [array.min(), array.max(), array.mean(), array.std(), 0, 0]
-        np.testing.assert_allclose([float(n) for n in numbers], wanted, rtol=6e-4, atol=1e-9)
+        statistics = [array.min(), array.max(), array.mean(), array.std(), 0, 0]
+        np.testing.assert_allclose([float(n) for n in numbers], statistics, rtol=6e-4, atol=1e-9)
     picture = ElementTree.fromstring("".join(show_histograms(artifacts)))
     titles = [e.text for e in picture.iter("{http://www.w3.org/2000/svg}title")]
     assert titles == [row.name for row in weights.rows]

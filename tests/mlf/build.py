@@ -99,9 +99,9 @@ def compiled(
     for archive in archives:
         includes += [f"-I{archive}/codegen/host/include", f"-I{archive}/runtime"]
         for source in sorted(archive.glob("codegen/host/src/*.c")):
-            made = folder / f"{source.stem}.o"
-            run([compiler, *STRICT, *options, *includes, "-c", source, "-o", made])
-            parts.append(made)
+            object_path = folder / f"{source.stem}.o"
+            run([compiler, *STRICT, *options, *includes, "-c", source, "-o", object_path])
+            parts.append(object_path)
         parts += sorted(archive.glob("codegen/host/lib/*.o"))
     program = folder / "program"
     run(
@@ -112,15 +112,15 @@ def compiled(
 
 def run(command: Sequence[object]) -> None:
     """Run it; the test fails with what it says."""
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
 
 
 def output(program: Path, *inputs: np.ndarray) -> bytes:
     """What the program answers; under valgrind where it is there, which sees a byte beyond."""
     valgrind = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=full"]
     command = [*(valgrind if shutil.which("valgrind") else []), program]
-    given = b"".join(x.tobytes() for x in inputs)
-    done = subprocess.run(command, input=given, capture_output=True, check=False)
-    assert done.returncode == 0, (done.returncode, done.stderr.decode())
-    return done.stdout
+    input_bytes = b"".join(x.tobytes() for x in inputs)
+    process = subprocess.run(command, input=input_bytes, capture_output=True, check=False)
+    assert process.returncode == 0, (process.returncode, process.stderr.decode())
+    return process.stdout

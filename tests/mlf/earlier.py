@@ -94,14 +94,14 @@ ARCHIVES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 SOURCE = "./codegen/host/src/default_lib0.c"
 
 
-def write(path: Path, metadata: object, others: tuple[str, ...] = ()) -> Path:
+def write(path: Path, metadata: object, further_members: tuple[str, ...] = ()) -> Path:
     """An archive as those versions laid it out: members begin with `./`, folders are members."""
     with tarfile.open(path, "w") as archive:
         folder = tarfile.TarInfo("./codegen")
         folder.type = tarfile.DIRTYPE
         archive.addfile(folder)
         files = {"./metadata.json": json.dumps(metadata, indent=2), SOURCE: "int default_lib0;\n"}
-        for name, text in {**files, **{f"./{o}": "text\n" for o in others}}.items():
+        for name, text in {**files, **{f"./{o}": "text\n" for o in further_members}}.items():
             data = text.encode()
             entry = tarfile.TarInfo(name)
             entry.size, entry.mtime = len(data), 1656678600

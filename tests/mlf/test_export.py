@@ -29,7 +29,7 @@ from tests.transform.graphs import graph
 
 def net(**params: object) -> tk.Executable:
     shapes = params or {"x": (1, 8)}
-    return tk.compile(graph(lambda g, x, *more: g.relu(g.linear(x, rand(8, 8))), **shapes))
+    return tk.compile(graph(lambda g, x, *weights: g.relu(g.linear(x, rand(8, 8))), **shapes))
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +119,8 @@ def test_tensors_of_one_name_in_c() -> None:
             model_interface("m", [host_function("main", "graph", inputs=inputs)])
         assert caught.value.code == "name-clash"
     result = tensor_param("a_b", "float32", (4,), {}, role="out")
-    one = host_function("main", "graph", inputs=tensors[:1], outputs=[result])
-    model_interface("m", [one])  # an input and an output are members of two structs
+    function = host_function("main", "graph", inputs=tensors[:1], outputs=[result])
+    model_interface("m", [function])  # an input and an output are members of two structs
 
 
 # -- equal bytes ------------------------------------------------------------------------------
@@ -141,15 +141,15 @@ tk.export_model_library_format({"a": first, "b": second}, sys.argv[1])
 
 def test_equal_models_give_equal_bytes(tmp_path: Path) -> None:
     """Whatever the process, the folder, the seed of hashes, and the cache."""
-    found = []
+    archives = []
     for i, cache in enumerate(("1", "0")):
         folder = tmp_path / f"folder{i}"
         folder.mkdir()
         environment = {"PYTHONHASHSEED": str(i + 1), "KILN_CACHE": cache, "TZ": f"UTC+{i}"}
         python(SCRIPT, (folder / "m.tar",), folder=folder, environment=environment)
-        found.append((folder / "m.tar").read_bytes())
-    assert found[0] == found[1]
-    assert str(ROOT).encode() not in found[0] and str(tmp_path).encode() not in found[0]
+        archives.append((folder / "m.tar").read_bytes())
+    assert archives[0] == archives[1]
+    assert str(ROOT).encode() not in archives[0] and str(tmp_path).encode() not in archives[0]
 
 
 # -- what is refused --------------------------------------------------------------------------
@@ -271,8 +271,8 @@ def test_constants_in_c(tmp_path: Path) -> None:
         )
         flags = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
         run(["gcc", *flags, tmp_path / "w.c", tmp_path / "m.c", "-o", tmp_path / "m"])
-        done = subprocess.run([tmp_path / "m"], capture_output=True, check=True)
-        assert done.stdout == data
+        process = subprocess.run([tmp_path / "m"], capture_output=True, check=True)
+        assert process.stdout == data
 
 
 def test_errors_are_typed_whatever_is_given(executable: tk.Executable, tmp_path: Path) -> None:

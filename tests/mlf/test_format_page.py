@@ -36,8 +36,8 @@ def tables() -> str:
 def test_the_page(golden: Callable[[Path, str], None]) -> None:
     """What lies between the marks is the records'."""
     text = PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    golden(PAGE, before + BEGIN + "\n" + tables() + END + rest.split(END)[1])
+    before, remainder = text.split(BEGIN)
+    golden(PAGE, before + BEGIN + "\n" + tables() + END + remainder.split(END)[1])
 
 
 def test_the_schema(golden: Callable[[Path, str], None]) -> None:

@@ -33,16 +33,21 @@ def test_the_artifacts_come_back(cnn: tk.Executable, tmp_path: Path) -> None:
     """From a tar file, from the folder it unpacks to, and among other models; they run and link."""
     x = numbers(2, 3, 14, 14)
     expected = np.asarray(cnn(x)).tobytes()
-    other = tk.compile(graph(lambda g, x: g.relu(x), x=(4,)))
-    one = cnn.export_model_library_format(tmp_path / "one.tar")
-    two = tk.export_model_library_format({"cnn": cnn, "other": other}, tmp_path / "two.tar")
+    other_model = tk.compile(graph(lambda g, x: g.relu(x), x=(4,)))
+    first_archive = cnn.export_model_library_format(tmp_path / "one.tar")
+    two = tk.export_model_library_format({"cnn": cnn, "other": other_model}, tmp_path / "two.tar")
     (tmp_path / "folder").mkdir()
-    subprocess.run(["tar", "-xf", one, "-C", tmp_path / "folder"], check=True)
+    subprocess.run(["tar", "-xf", first_archive, "-C", tmp_path / "folder"], check=True)
     (tmp_path / "folder/build.log").write_text("of a build")
-    for path, name in ((one, None), (one, "one"), (tmp_path / "folder", None), (two, "cnn")):
+    for path, name in (
+        (first_archive, None),
+        (first_archive, "one"),
+        (tmp_path / "folder", None),
+        (two, "cnn"),
+    ):
         artifacts = tk.load_model_library_format(path, name)
         assert artifacts == cnn.artifacts
-    assert tk.load_model_library_format(two, "other") == other.artifacts
+    assert tk.load_model_library_format(two, "other") == other_model.artifacts
     library = tk.load_artifacts(artifacts)
     assert np.asarray(library.create_executor()["main"](x)).tobytes() == expected
     linked = tk.export_library(artifacts, tmp_path / "net.so")
@@ -65,8 +70,8 @@ def test_large_constants_stay_on_disk(tmp_path: Path) -> None:
     assert tk.load_model_library_format(path) == exe.artifacts
     artifacts = tk.load_model_library_format(path)
     data = path.read_bytes()
-    at = data.rindex(bytes(exe.artifacts["weights.bin"].view[-512:]))
-    path.write_bytes(data[:at] + b"?" + data[at + 1 :])
+    offset = data.rindex(bytes(exe.artifacts["weights.bin"].view[-512:]))
+    path.write_bytes(data[:offset] + b"?" + data[offset + 1 :])
     with pytest.raises(UserError, match="was changed"):
         artifacts["weights.bin"].view  # noqa: B018
     with pytest.raises(UserError, match="is not the file that was saved"):
@@ -80,8 +85,8 @@ def test_large_constants_stay_on_disk(tmp_path: Path) -> None:
 def test_earlier_versions_say_what_they_say(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    metadata, others = ARCHIVES[name]
-    path = write(tmp_path / "tvm.tar", metadata, others)
+    metadata, other_members = ARCHIVES[name]
+    path = write(tmp_path / "tvm.tar", metadata, other_members)
     library = open_model_library(path)
     assert library.version == int(name[0]) and library.metadata is None
     earlier = library.earlier
@@ -107,8 +112,12 @@ def test_earlier_versions_say_what_they_say(
             ["path"] if "external_dependencies" in row else []
         )
     assert main_of("inspect", path) == 0
-    shown = capsys.readouterr().out
-    assert f"version {name[0]}" in shown and "c -keys=cpu" in shown and "RAM" in shown
+    output_text = capsys.readouterr().out
+    assert (
+        f"version {name[0]}" in output_text
+        and "c -keys=cpu" in output_text
+        and "RAM" in output_text
+    )
     with pytest.raises(UnsupportedError, match=f"version {name[0]} .* inspected, not loaded"):
         tk.load_model_library_format(path)
 
@@ -138,7 +147,7 @@ def test_every_record_survives_json(cnn: tk.Executable, tmp_path: Path) -> None:
 def test_the_report(cnn: tk.Executable, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tk.export_model_library_format({"cnn": cnn, "vad": cnn}, tmp_path / "two.tar")
     assert main_of("inspect", path) == 0
-    shown = capsys.readouterr().out
+    output_text = capsys.readouterr().out
     for words in (
         "Model Library Format, version 8",
         "model cnn\n",
@@ -150,7 +159,7 @@ def test_the_report(cnn: tk.Executable, tmp_path: Path, capsys: pytest.CaptureFi
         "N * 3 * 14 * 14 * 4 bytes",
         "Apache-2.0",
     ):
-        assert words in shown, (words, shown)
+        assert words in output_text, (words, output_text)
     assert main_of("inspect", path, "--verify") == 0
     assert "match their hashes" in capsys.readouterr().out
     assert main_of("inspect", path, "--json") == 0
@@ -159,10 +168,10 @@ def test_the_report(cnn: tk.Executable, tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_two_versions_of_a_dependency_are_refused(tmp_path: Path) -> None:
     """In one model of an archive, in two of them, and where such an archive is made."""
-    one = ExternalDependency("halve", "https://x.y/halve", "git", "1.2", "MIT")
-    two = replace(one, version_spec="1.3")
+    first_dependency = ExternalDependency("halve", "https://x.y/halve", "git", "1.2", "MIT")
+    two = replace(first_dependency, version_spec="1.3")
     models = {}
-    for name, dependency in (("a", one), ("b", two)):
+    for name, dependency in (("a", first_dependency), ("b", two)):
         external = replace(C_REFERENCE, dependencies=(dependency,))
         mod = graph(lambda g, x: g.relu(x), x=(2, 8))
         models[name] = tk.compile(mod, "c", externals=[external])

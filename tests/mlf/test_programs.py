@@ -69,8 +69,8 @@ def test_a_program_gives_pythons_numbers(name: str, kind: str, tmp_path: Path) -
     assert kind == "llvm" or not model.objects
     assert all(k.path and k.symbol.count("kernel_") == 1 for k in model.kernels)
     program = compiled(tmp_path / "build", driver(model, "main", sizes), [unpacked(archive)])
-    (given,) = model.functions["main"].inputs
-    x = numbers(*(sizes.get(d, d) for d in given.shape or ()))  # type: ignore[arg-type]
+    (input_info,) = model.functions["main"].inputs
+    x = numbers(*(sizes.get(d, d) for d in input_info.shape or ()))  # type: ignore[arg-type]
     assert output(program, x) == np.asarray(exe(x)).tobytes()
 
 
@@ -258,8 +258,8 @@ def test_tensors_may_be_called_anything(tmp_path: Path) -> None:
         model, "main", dict.fromkeys(model.functions["main"].symbols, 3)
     )
     program = compiled(tmp_path / "build", main, [unpacked(archive)])
-    given = [numbers(3, 8) + i for i in range(len(names))]
-    assert output(program, *given) == np.asarray(exe(*given)).tobytes()
+    arrays = [numbers(3, 8) + i for i in range(len(names))]
+    assert output(program, *arrays) == np.asarray(exe(*arrays)).tobytes()
 
 
 CPP = r"""
@@ -343,8 +343,13 @@ def test_pointers_of_32_bits(name: str, tmp_path: Path) -> None:
     folder = tk.compile(mod, AVX2, externals=externals).export_model_library_format(tmp_path / "m")
     include = [f"-I{folder}/codegen/host/include", f"-I{folder}/runtime"]
     flags = ["-m32", "-ffreestanding", "-nostdinc", *STRICT, *include]
-    own = Path(subprocess.check_output(["gcc", "-print-file-name=include"], text=True).strip())
-    found = [folder / "codegen/host/src/kiln_m.c", *folder.glob("codegen/host/src/*_weights.c")]
-    assert len(found) == (2 if externals else 1)
-    for source in found:
-        run(["gcc", *flags, "-isystem", own, "-c", source, "-o", tmp_path / "m.o"])
+    gcc_include = Path(
+        subprocess.check_output(["gcc", "-print-file-name=include"], text=True).strip()
+    )
+    generated_sources = [
+        folder / "codegen/host/src/kiln_m.c",
+        *folder.glob("codegen/host/src/*_weights.c"),
+    ]
+    assert len(generated_sources) == (2 if externals else 1)
+    for source in generated_sources:
+        run(["gcc", *flags, "-isystem", gcc_include, "-c", source, "-o", tmp_path / "m.o"])

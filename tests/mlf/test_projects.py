@@ -53,24 +53,24 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def expected(models: dict[str, tk.Executable]) -> bytes:
-    given = {"cnn": X, "flat": U}
-    return b"".join(np.asarray(e(given[name])).tobytes() for name, e in models.items())
+    inputs_by_model = {"cnn": X, "flat": U}
+    return b"".join(np.asarray(e(inputs_by_model[name])).tobytes() for name, e in models.items())
 
 
 def built(source: Path, build: Path, *options: str) -> subprocess.CompletedProcess[str]:
     flags = "-DCMAKE_C_FLAGS=-Wall -Wextra -Werror"
     command = ["cmake", "-S", str(source), "-B", str(build), flags, *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 0:
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode == 0:
         run(["cmake", "--build", build])
-    return done
+    return process
 
 
-def answer(program: Path, *given: np.ndarray) -> bytes:
-    data = b"".join(x.tobytes() for x in given)
-    done = subprocess.run([program], input=data, capture_output=True, check=False)
-    assert done.returncode == 0 and b"returned 0 after" in done.stderr, done.stderr
-    return done.stdout
+def answer(program: Path, *arrays: np.ndarray) -> bytes:
+    data = b"".join(x.tobytes() for x in arrays)
+    process = subprocess.run([program], input=data, capture_output=True, check=False)
+    assert process.returncode == 0 and b"returned 0 after" in process.stderr, process.stderr
+    return process.stdout
 
 
 @needs_gcc
@@ -79,8 +79,8 @@ def test_cmake(models: dict[str, tk.Executable], archive: Path, tmp_path: Path) 
     """Two models in one project: the program reads their inputs and writes their outputs."""
     argv = ["new-project", str(archive), "--template", "cmake", "-o", str(tmp_path / "firmware")]
     assert main(argv) == 0 and main(argv) == 0  # again: it is ours
-    done = built(tmp_path / "firmware", tmp_path / "build")
-    assert done.returncode == 0, done.stderr
+    process = built(tmp_path / "firmware", tmp_path / "build")
+    assert process.returncode == 0, process.stderr
     assert answer(tmp_path / "build/firmware", X, U) == expected(models)
     assert tk.load_model_library_format(tmp_path / "firmware/model", "cnn") == (
         models["cnn"].artifacts
@@ -111,8 +111,8 @@ def test_the_archives_own_project(
     models: dict[str, tk.Executable], archive: Path, tmp_path: Path
 ) -> None:
     shutil.copy(archive, tmp_path / "both.tar")
-    done = built(unpacked(tmp_path / "both.tar") / "templates", tmp_path / "build")
-    assert done.returncode == 0, done.stderr
+    process = built(unpacked(tmp_path / "both.tar") / "templates", tmp_path / "build")
+    assert process.returncode == 0, process.stderr
     assert answer(tmp_path / "build/run_models", X, U) == expected(models)
 
 
@@ -125,10 +125,10 @@ def test_a_dependency_is_asked_for(tmp_path: Path) -> None:
     exe = tk.compile(graph(linear, x=(2, 8)), AVX2, externals=[external])
     path = exe.export_model_library_format(tmp_path / "flat.tar")
     project = new_project(path, tmp_path / "project")
-    done = built(project, tmp_path / "build")
-    said = " ".join(done.stderr.split())
-    assert done.returncode != 0 and "the model needs cmsis-nn 5.8.0" in said
-    assert 'fetch git https://x.y/"$a;b' in said and "-DCMSIS_NN_DIR=" in said
+    process = built(project, tmp_path / "build")
+    message = " ".join(process.stderr.split())
+    assert process.returncode != 0 and "the model needs cmsis-nn 5.8.0" in message
+    assert 'fetch git https://x.y/"$a;b' in message and "-DCMSIS_NN_DIR=" in message
     (tmp_path / "checkout").mkdir()
     (tmp_path / "checkout/LICENSE").write_text("Apache-2.0")
     for option in (f"-DCMSIS_NN_DIR={tmp_path}/checkout", "-DCMSIS_NN_SYSTEM=ON"):
@@ -164,8 +164,8 @@ void SYMBOL(const float *x, float *y)
         y[i] = halve(x[i]);
 }
 """
-    made = generator("halver", "tanh", text)
-    external = tk.external.External("halver", made.supports, made.emit, dependencies=(HALVE,))
+    halver = generator("halver", "tanh", text)
+    external = tk.external.External("halver", halver.supports, halver.emit, dependencies=(HALVE,))
     exe = tk.compile(graph(lambda g, x: g.tanh(x), x=(2, 8)), AVX2, externals=[external])
     exe.export_model_library_format(archive, bundle={"halve-it": source})
     return U / 2
@@ -199,11 +199,15 @@ def test_bundled_sources_are_built(place: str, cmake: str, option: str, tmp_path
     expected = halving(tmp_path / "net.tar", source)
     project = new_project(tmp_path / "net.tar", tmp_path / "project")
     if option:
-        done = built(project, tmp_path / "build")
-        said = " ".join(done.stderr.split())
-        assert done.returncode != 0 and "-DHALVE_IT_LIBRARY=" in said and "halve-it 1.2" in said
-    done = built(project, tmp_path / "build", *filter(None, [option]))
-    assert done.returncode == 0, done.stderr
+        process = built(project, tmp_path / "build")
+        message = " ".join(process.stderr.split())
+        assert (
+            process.returncode != 0
+            and "-DHALVE_IT_LIBRARY=" in message
+            and "halve-it 1.2" in message
+        )
+    process = built(project, tmp_path / "build", *filter(None, [option]))
+    assert process.returncode == 0, process.stderr
     assert answer(tmp_path / "build/project", U) == expected.tobytes()
 
 
@@ -224,8 +228,8 @@ def test_platformio_names_dependencies(tmp_path: Path) -> None:
     exe = tk.compile(graph(lambda g, x: g.relu(x), x=(2, 8)), AVX2, externals=[bare])
     exe.export_model_library_format(tmp_path / "relu.tar")
     for template, file in (("platformio", "platformio.ini"), ("arduino", "library.properties")):
-        made = new_project(tmp_path / "relu.tar", tmp_path / template, template)
-        text = (made / file).read_text()
+        project_folder = new_project(tmp_path / "relu.tar", tmp_path / template, template)
+        text = (project_folder / file).read_text()
         assert "needs 'halve-it' 2 (MIT) from https://x.y/halve" in text and "'second' 1.2" in text
 
 
@@ -239,8 +243,8 @@ def gcc_arguments(project: Path) -> list[Path | str]:
     ]
     patterns = ini["env"]["build_src_filter"].split()
     assert all(row.startswith("+<") for row in patterns)
-    found = [p for row in patterns for p in sorted((project / "src").glob(row[2:-1]))]
-    return [*dict.fromkeys(p.resolve() for p in found), *flags]
+    source_files = [p for row in patterns for p in sorted((project / "src").glob(row[2:-1]))]
+    return [*dict.fromkeys(p.resolve() for p in source_files), *flags]
 
 
 @needs_gcc
@@ -305,8 +309,21 @@ def test_arduino(sources: Path, archive: Path, tmp_path: Path) -> None:
     (tmp_path / "stub/Arduino.h").write_text(ARDUINO_H)
     include = [f"-I{project}/src", f"-I{tmp_path}/stub"]
     for file in sorted((project / "src").glob("*.c")):
-        made = tmp_path / f"{file.stem}.o"
-        run(["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", *include, "-c", file, "-o", made])
+        object_path = tmp_path / f"{file.stem}.o"
+        run(
+            [
+                "gcc",
+                "-std=gnu11",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                *include,
+                "-c",
+                file,
+                "-o",
+                object_path,
+            ]
+        )
     sketch = (project / "examples/run/run.ino").read_text()
     (tmp_path / "main.cpp").write_text(
         f"#include <Arduino.h>\n{sketch}\nint main() {{ setup(); loop(); }}\n"

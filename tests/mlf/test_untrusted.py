@@ -40,13 +40,13 @@ def members(archive: Path) -> dict[str, bytes]:
         return {m.name: tar.extractfile(m).read() for m in tar}  # type: ignore[union-attr]
 
 
-def written(path: Path, files: dict[str, bytes], *more: tarfile.TarInfo) -> Path:
+def written(path: Path, files: dict[str, bytes], *entries: tarfile.TarInfo) -> Path:
     with tarfile.open(path, "w") as tar:
         for name, data in files.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(data)
             tar.addfile(entry, io.BytesIO(data))
-        for entry in more:
+        for entry in entries:
             tar.addfile(entry, io.BytesIO(bytes(entry.size)))
     return path
 
@@ -62,9 +62,9 @@ def refused(path: Path, words: str, code: str = "bad-archive") -> None:
 def entry(
     name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, link: str = ""
 ) -> tarfile.TarInfo:
-    made = tarfile.TarInfo(name)
-    made.type, made.size, made.linkname = kind, size, link
-    return made
+    tar_info = tarfile.TarInfo(name)
+    tar_info.type, tar_info.size, tar_info.linkname = kind, size, link
+    return tar_info
 
 
 OUTSIDE = [
@@ -197,23 +197,25 @@ def test_each_field_of_metadata(archive: Path, tmp_path: Path) -> None:
     parsed["modules"]["net"]["bundled"] = {"a": {"path": "a", "sha256": "0" * 64}}
     parsed["licenses"] = [{"spdx": "MIT", "component": "c", "copyright": "", "paths": ["src"]}]
     LibraryMetadata.from_bytes(json.dumps(parsed).encode(), "m")
-    taken = []
+    accepted = []
     for path in fields(parsed):
         for name, value in values(tmp_path).items():
             changed = with_value(parsed, path, value)
             read: Callable[[], object] = lambda: LibraryMetadata.from_bytes(changed, "m")  # noqa: B023, E731
             if harmless(read, tmp_path, (path, name)):
-                taken.append((path, name))
+                accepted.append((path, name))
                 assert name != "missing" or path[-1] in arbitrary(path), path
         if isinstance(inner(parsed, path), dict) and path[-1] not in ("files", "modules", "target"):
-            more = {**inner(parsed, path), "extra": {}}  # type: ignore[dict-item]
+            extended = {**inner(parsed, path), "extra": {}}  # type: ignore[dict-item]
             harmless(
-                lambda: LibraryMetadata.from_bytes(with_value(parsed, path, more), "m"),  # noqa: B023
+                lambda: LibraryMetadata.from_bytes(with_value(parsed, path, extended), "m"),  # noqa: B023
                 tmp_path,
                 path,
             )
     assert not harmless(lambda: LibraryMetadata.from_bytes(twice(parsed), "m"), tmp_path, "twice")
-    numbers = {path for path, name in taken if name in ("negative", "huge", "real", "true", "null")}
+    numbers = {
+        path for path, name in accepted if name in ("negative", "huge", "real", "true", "null")
+    }
     unknown = {p for p in numbers if p[-1] not in ("stack_buffers_bytes", "shape")}
     assert not {p for p in unknown if "target" not in p}, unknown
 
@@ -235,10 +237,10 @@ def arbitrary(path: tuple[object, ...]) -> tuple[object, ...]:
 def test_each_field_of_earlier_metadata(name: str, tmp_path: Path) -> None:
     parsed, _ = ARCHIVES[name]
     for path in fields(parsed):
-        for what, value in values(tmp_path).items():
+        for label, value in values(tmp_path).items():
             data = with_value(parsed, path, value)
             read = lambda: earlier_metadata(parsed_metadata(data, "m"), "m")  # noqa: B023, E731
-            harmless(read, tmp_path, (path, what))
+            harmless(read, tmp_path, (path, label))
 
 
 def test_metadata_that_names_other_files(archive: Path, tmp_path: Path) -> None:
@@ -279,26 +281,26 @@ def test_damage(archive: Path, tmp_path: Path) -> None:
     for _ in range(400):
         damaged = bytearray(data)
         for _ in range(rng.randint(1, 3)):
-            at = rng.randrange(len(damaged) // 512) * 512
+            offset = rng.randrange(len(damaged) // 512) * 512
             kind = rng.randrange(4)
             if kind == 0:
                 damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
             elif kind == 1:
-                damaged[at + rng.randrange(512)] = rng.randrange(256)
+                damaged[offset + rng.randrange(512)] = rng.randrange(256)
             elif kind == 2:
-                del damaged[at : at + 512 * rng.randint(1, 4)]
+                del damaged[offset : offset + 512 * rng.randint(1, 4)]
             else:
-                damaged[at:at] = damaged[at : at + 512 * rng.randint(1, 4)]
+                damaged[offset:offset] = damaged[offset : offset + 512 * rng.randint(1, 4)]
         path.write_bytes(damaged)
         try:
-            made = tk.load_model_library_format(path)
+            artifacts = tk.load_model_library_format(path)
         except (UserError, UnsupportedError) as error:
             assert error.message and len(str(error)) < 5000
             continue
         except TensorkilnError as error:  # an InternalError is a fault of ours
             raise AssertionError(str(error)) from error
         read += 1
-        assert made == whole
+        assert artifacts == whole
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 64 << 20 and read < 400

@@ -43,9 +43,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Make:
     ) -> Environment:
         folder = tmp_path_factory.mktemp("environment")
         make_environment(folder, packages, **python)
-        made = Environment(folder)
+        environment = Environment(folder)
         if wheels:
-            made.install(wheels)
-        return made
+            environment.install(wheels)
+        return environment
 
     return make

@@ -38,8 +38,8 @@ class Environment:
     @property
     def site(self) -> Path:
         """Its folder of packages."""
-        (found,) = (self.folder / "lib").glob("python*/site-packages")
-        return found
+        (folder,) = (self.folder / "lib").glob("python*/site-packages")
+        return folder
 
     def run(
         self,
@@ -59,17 +59,17 @@ class Environment:
             timeout=600,
         )
 
-    def install(self, wheels: Iterable[Path], *more: str) -> None:
+    def install(self, wheels: Iterable[Path], *options: str) -> None:
         """Install files by the pip of the tests' Python; nothing is fetched."""
         pip = [sys.executable, "-m", "pip", "--python", str(self.programs / "python"), "install"]
         offline = ["-q", "--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check"]
-        _done([*pip, *offline, *more, *map(str, wheels)])
+        _done([*pip, *offline, *options, *map(str, wheels)])
 
 
 def _done(command: Sequence[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert process.returncode == 0, f"{command}\n{process.stdout}\n{process.stderr}"
+    return process.stdout
 
 
 @functools.cache
@@ -80,12 +80,12 @@ def interpreter(version: str) -> str:
         return sys.executable
     probe = "import numpy, sys; print(*sys.version_info[:2], sep='.')"
     for folder in (ROOT / ".venv" / "pythons" / version / "bin", *os.get_exec_path()):
-        found = shutil.which(f"python{version}", path=folder)
-        if found is None:
+        executable = shutil.which(f"python{version}", path=folder)
+        if executable is None:
             continue
-        done = subprocess.run([found, "-c", probe], capture_output=True, text=True)
-        if done.stdout.strip() == version:
-            return found
+        process = subprocess.run([executable, "-c", probe], capture_output=True, text=True)
+        if process.stdout.strip() == version:
+            return executable
     pytest.skip(f"python{version} with NumPy is not installed")
 
 
@@ -104,22 +104,22 @@ def make_environment(folder: Path, packages: Iterable[str], python: str = sys.ex
 
 
 def _link_distributions(site: Path, names: Iterable[str]) -> None:
-    left, known = list(names), set()
-    while left:
-        name = left.pop()
+    queue, linked_names = list(names), set()
+    while queue:
+        name = queue.pop()
         try:
-            found = distribution(name)
+            dist = distribution(name)
         except PackageNotFoundError:
             pytest.skip(f"{name} is not installed")
-        known.add(name)
-        for text in found.requires or ():
+        linked_names.add(name)
+        for text in dist.requires or ():
             needed = Requirement(text)
             applies = needed.marker is None or needed.marker.evaluate({"extra": ""})
-            if applies and needed.name not in known:
-                left.append(needed.name)
-        for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            if applies and needed.name not in linked_names:
+                queue.append(needed.name)
+        for top in {file.parts[0] for file in dist.files or ()} - {"..", "__pycache__"}:
             if not (site / top).exists():
-                (site / top).symlink_to(Path(str(found.locate_file(top))).resolve())
+                (site / top).symlink_to(Path(str(dist.locate_file(top))).resolve())
 
 
 def has_pip() -> bool:

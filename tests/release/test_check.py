@@ -26,19 +26,19 @@ def test_the_metadata(release: Release) -> None:
     assert [p for file in files for p in metadata_problems(file, ROOT)] == []
     assert requirement_problems(files, ROOT) == []
     for file in files:
-        found, _ = metadata_of(file)
-        Metadata.from_email(found.as_string(), validate=True)
+        message, _ = metadata_of(file)
+        Metadata.from_email(message.as_string(), validate=True)
         runtime = file in (release.runtime_wheel, release.runtime_sdist)
-        assert found["Name"] == ("tensorkiln-runtime" if runtime else "tensorkiln")
-        assert found["Author"] == "The Tensorkiln authors"
-        classifiers = found.get_all("Classifier") or []
+        assert message["Name"] == ("tensorkiln-runtime" if runtime else "tensorkiln")
+        assert message["Author"] == "The Tensorkiln authors"
+        classifiers = message.get_all("Classifier") or []
         for python in VERSIONS:
             assert f"Programming Language :: Python :: {python}" in classifiers
     assert version_problems(ROOT) == []
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         ("see [Targets](docs/targets.md).", "see Targets (`docs/targets.md`)."),
         ("[examples/c_host](examples/c_host) does", "examples/c_host does"),
@@ -47,8 +47,8 @@ def test_the_metadata(release: Release) -> None:
         ("x[0](y", "x[0](y"),
     ],
 )
-def test_links_of_the_readme_on_an_index(text: str, shown: str) -> None:
-    assert index_readme(text) == shown
+def test_links_of_the_readme_on_an_index(text: str, expected: str) -> None:
+    assert index_readme(text) == expected
 
 
 def _checkout(folder: Path, number: str, changelog: str) -> Path:
@@ -92,9 +92,9 @@ def test_a_tree_that_is_not_clean(tmp_path: Path) -> None:
 
 def test_files_that_are_not_ready(release: Release, tmp_path: Path) -> None:
     """Of another version, and of one whose requirements are another's."""
-    other = _checkout(tmp_path, "9.9.9", "")
-    assert "Version is" in metadata_problems(release.wheel, other)[0]
+    other_checkout = _checkout(tmp_path, "9.9.9", "")
+    assert "Version is" in metadata_problems(release.wheel, other_checkout)[0]
     assert (
         "does not require tensorkiln-runtime==9.9.9"
-        in requirement_problems([release.wheel], other)[0]
+        in requirement_problems([release.wheel], other_checkout)[0]
     )

@@ -49,10 +49,10 @@ def sealed(tmp_path: Path) -> tuple[str, ...]:
 
 def _page(page: Path, count: int) -> list[tuple[str, str]]:
     """The first blocks of a page that are run: (language, text)."""
-    found = re.findall(
+    blocks = re.findall(
         r"(<!-- not run: .*? -->\n)?```(\w+)\n(.*?)```", page.read_text(encoding="utf-8"), re.S
     )
-    return [(kind, text) for skipped, kind, text in found if not skipped][:count]
+    return [(kind, text) for skipped, kind, text in blocks if not skipped][:count]
 
 
 HOMES = ("read-only", "missing", "unset")
@@ -70,23 +70,23 @@ def test_how_the_readme_begins(
     assert "make_mlp.py" in shell and "export_library" in script
     (tmp_path / "first.py").write_text(script)
     for words in (*map(str.split, shell.splitlines()), ["python", "first.py"]):
-        done = everything.run(*words, cwd=tmp_path, before=sealed, **variables)
-        assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert done.stdout.endswith("(3, 10)\n")
+        process = everything.run(*words, cwd=tmp_path, before=sealed, **variables)
+        assert (process.returncode, process.stderr) == (0, ""), process.stdout
+    assert process.stdout.endswith("(3, 10)\n")
     assert not list((tmp_path / "home").iterdir())
 
 
 @pytest.mark.slow
 def test_the_demo(everything: Environment, sealed: tuple[str, ...], tmp_path: Path) -> None:
-    done = everything.run(
+    process = everything.run(
         *("kiln", "demo", "--seconds", "0.2"),
         cwd=tmp_path,
         before=sealed,
         HOME=str(tmp_path / "home"),
         KILN_PROGRESS="off",
     )
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert done.stdout.endswith("PASS\n")
+    assert (process.returncode, process.stderr) == (0, ""), process.stdout
+    assert process.stdout.endswith("PASS\n")
 
 
 def test_where_nothing_can_be_written(
@@ -97,35 +97,39 @@ def test_where_nothing_can_be_written(
     compiled = ("kiln", "compile", "mlp.onnx", "-o", "mlp.so")
     demo = ("kiln", "demo")
     for words in (compiled, demo):
-        done = everything.run(*words, cwd=tmp_path / "home", before=sealed)
-        assert done.returncode == 2, done.stdout
-        assert "Traceback" not in done.stderr
-        assert re.match(r"kiln: error: cannot (write|make folder) '", done.stderr), done.stderr
+        process = everything.run(*words, cwd=tmp_path / "home", before=sealed)
+        assert process.returncode == 2, process.stdout
+        assert "Traceback" not in process.stderr
+        assert re.match(r"kiln: error: cannot (write|make folder) '", process.stderr), (
+            process.stderr
+        )
 
 
 def test_without_a_linker(
     release: Release, environment: Make, sealed: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Where ziglang has no wheel, and no CC is named: what to install, or to set."""
-    less = environment([release.runtime_wheel, release.wheel], PACKAGES)
-    model = _model(less, tmp_path)
-    (less.site / "ziglang").unlink()
-    done = less.run("kiln", "compile", model, "-o", "x.so", cwd=tmp_path, before=sealed)
-    assert done.returncode == 2
-    assert "linking needs a C compiler and linker" in done.stderr
-    assert "pip install 'ziglang==0.17.*', or set CC=gcc" in done.stderr
-    done = less.run(
+    without_linker = environment([release.runtime_wheel, release.wheel], PACKAGES)
+    model = _model(without_linker, tmp_path)
+    (without_linker.site / "ziglang").unlink()
+    process = without_linker.run(
+        "kiln", "compile", model, "-o", "x.so", cwd=tmp_path, before=sealed
+    )
+    assert process.returncode == 2
+    assert "linking needs a C compiler and linker" in process.stderr
+    assert "pip install 'ziglang==0.17.*', or set CC=gcc" in process.stderr
+    process = without_linker.run(
         *("kiln", "compile", model, "-o", "x.tar", "--format", "mlf", "--target", "c"),
         cwd=tmp_path,
         before=sealed,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 def _model(environment: Environment, folder: Path) -> Path:
     script = str(ROOT / "examples" / "make_mlp.py")
-    done = environment.run("python", script, "mlp.onnx", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    process = environment.run("python", script, "mlp.onnx", cwd=folder)
+    assert process.returncode == 0, process.stderr
     return folder / "mlp.onnx"
 
 
@@ -137,13 +141,13 @@ def test_what_no_tool_is_needed_for(
     (tmp_path / "mlp.onnx").write_bytes(make_mlp().SerializeToString())
     words = ("kiln", "compile", "mlp.onnx", "-o")
     plain = ("mlp.tar", "--format", "mlf", "--target", "c", "--freeze", "batch=1")
-    done = little.run(*words, *plain, cwd=tmp_path, before=sealed)
-    assert done.returncode == 0, done.stderr
-    done = little.run("kiln", "inspect", "mlp.tar", cwd=tmp_path, before=sealed)
-    assert done.returncode == 0, done.stderr
+    process = little.run(*words, *plain, cwd=tmp_path, before=sealed)
+    assert process.returncode == 0, process.stderr
+    process = little.run("kiln", "inspect", "mlp.tar", cwd=tmp_path, before=sealed)
+    assert process.returncode == 0, process.stderr
     for target in ("native", "llvm", "cuda"):
-        asked = (*words, "mlp.so", "--target", target)
-        done = little.run(*asked, cwd=tmp_path, before=sealed, KILN_CACHE="0")
-        assert done.returncode == 2
-        assert "needs the package 'llvmlite', which is not installed" in done.stderr
-        assert "hint: pip install 'llvmlite==0.50.*', or " in done.stderr
+        command = (*words, "mlp.so", "--target", target)
+        process = little.run(*command, cwd=tmp_path, before=sealed, KILN_CACHE="0")
+        assert process.returncode == 2
+        assert "needs the package 'llvmlite', which is not installed" in process.stderr
+        assert "hint: pip install 'llvmlite==0.50.*', or " in process.stderr

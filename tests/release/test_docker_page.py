@@ -50,22 +50,22 @@ class Docker:
         """Run all lines; what the CMD of the last stage prints."""
         stage = Stage(self.folder)
         for line in text.splitlines()[1:]:
-            word, _, rest = line.partition(" ")
+            word, _, arguments = line.partition(" ")
             if word == "FROM":
-                assert re.fullmatch(r"(python:3\.\d+|debian:stable)-slim( AS \w+)?", rest)
-                name = rest.rpartition(" AS ")[2]
+                assert re.fullmatch(r"(python:3\.\d+|debian:stable)-slim( AS \w+)?", arguments)
+                name = arguments.rpartition(" AS ")[2]
                 stage = self.stages[name] = Stage(self.folder / f"stage{len(self.stages)}")
                 stage.folder.mkdir()
             elif word == "WORKDIR":
-                stage.workdir = rest
+                stage.workdir = arguments
             elif word == "COPY":
-                self._copy(stage, shlex.split(rest))
-            elif word == "RUN" and rest.startswith("pip install --no-cache-dir "):
-                stage.environment = self._environment(rest.rpartition(" ")[2])
+                self._copy(stage, shlex.split(arguments))
+            elif word == "RUN" and arguments.startswith("pip install --no-cache-dir "):
+                stage.environment = self._environment(arguments.rpartition(" ")[2])
             elif word == "RUN":
-                self._run(stage, ["sh", "-euc", rest])
+                self._run(stage, ["sh", "-euc", arguments])
             elif word == "CMD":
-                return self._run(stage, json.loads(rest))
+                return self._run(stage, json.loads(arguments))
             else:
                 assert not line, line
         raise AssertionError("no CMD")
@@ -73,9 +73,9 @@ class Docker:
     def _copy(self, stage: Stage, words: list[str]) -> None:
         source = self.context
         if words[0].startswith("--from="):
-            other = self.stages[words.pop(0).removeprefix("--from=")]
-            words[0] = str(Path(words[0]).relative_to(other.workdir))
-            source = other.folder
+            source_stage = self.stages[words.pop(0).removeprefix("--from=")]
+            words[0] = str(Path(words[0]).relative_to(source_stage.workdir))
+            source = source_stage.folder
         *names, place = words
         assert place == "." and names
         for name in names:
@@ -92,7 +92,7 @@ class Docker:
         programs = [str(stage.environment.programs)] if stage.environment else []
         path = ":".join([*programs, "/usr/bin", "/bin"])
         program = shutil.which(command[0], path=path) or str(stage.folder / command[0])
-        done = subprocess.run(
+        process = subprocess.run(
             [program, *command[1:]],
             cwd=stage.folder,
             env={"PATH": path, "HOME": str(self.folder), "KILN_PROGRESS": "off"},
@@ -100,8 +100,8 @@ class Docker:
             text=True,
             timeout=600,
         )
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
+        assert process.returncode == 0, f"{command}\n{process.stdout}\n{process.stderr}"
+        return process.stdout
 
 
 @pytest.mark.parametrize("file", ["Dockerfile", "Dockerfile.c"])
@@ -115,6 +115,6 @@ def test_the_lines_of_a_dockerfile(
     for name, text in FILES.items():
         (docker.context / name).write_text(text)
     processors.require(tk.Target({"kind": "llvm", "mcpu": "x86-64-v3"}))
-    said = docker.build(FILES[file])
+    output = docker.build(FILES[file])
     best = tk.compile(model)(np.full((1, 784), 0.5, np.float32)).argmax()
-    assert said == f"{best}\n"
+    assert output == f"{best}\n"

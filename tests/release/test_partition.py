@@ -38,9 +38,9 @@ def test_the_runtime_is_what_it_may_import() -> None:
 
 def _runtime_modules() -> list[tuple[str, bool, Path]]:
     package = ROOT / "tensorkiln"
-    found = [row for row in modules() if in_runtime(row[2].relative_to(package))]
-    assert len(found) > 60
-    return found
+    rows = [row for row in modules() if in_runtime(row[2].relative_to(package))]
+    assert len(rows) > 60
+    return rows
 
 
 def _imports() -> Iterator[tuple[str, str]]:
@@ -50,23 +50,25 @@ def _imports() -> Iterator[tuple[str, str]]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         if name == "tensorkiln":
             tree.body = [node for node in tree.body if not isinstance(node, ast.If)]
-        for line, found in imported(tree, name, is_package):
-            yield f"{name}:{line}", found
+        for line, imported_module in imported(tree, name, is_package):
+            yield f"{name}:{line}", imported_module
 
 
 def test_the_runtime_imports_nothing_of_the_compiler() -> None:
-    own = {name for name, _, _ in _runtime_modules()}
-    for where, name in _imports():
+    runtime_names = {name for name, _, _ in _runtime_modules()}
+    for place, name in _imports():
         if name.split(".")[0] == "tensorkiln":
-            assert name in own or name.rpartition(".")[0] in own - {"tensorkiln"}, (where, name)
+            assert name in runtime_names or name.rpartition(".")[0] in runtime_names - {
+                "tensorkiln"
+            }, (place, name)
 
 
 def test_the_runtime_imports_numpy_and_ml_dtypes_where_it_must() -> None:
-    known = {"tensorkiln", *sys.stdlib_module_names}
-    others = {(name.split(".")[0], where.split(":")[0]) for where, name in _imports()}
-    others = {row for row in others if row[0] not in known}
-    assert {package for package, _ in others} == {"numpy", "ml_dtypes"}
-    assert {module for package, module in others if package == "ml_dtypes"} == {
+    first_party = {"tensorkiln", *sys.stdlib_module_names}
+    foreign_imports = {(name.split(".")[0], place.split(":")[0]) for place, name in _imports()}
+    foreign_imports = {row for row in foreign_imports if row[0] not in first_party}
+    assert {package for package, _ in foreign_imports} == {"numpy", "ml_dtypes"}
+    assert {module for package, module in foreign_imports if package == "ml_dtypes"} == {
         "tensorkiln.runtime.tensor"
     }
 
@@ -77,29 +79,31 @@ def test_every_module_of_the_runtime_imports_without_the_compiler(
     alone = environment([release.runtime_wheel])
     names = [name for name, _, _ in _runtime_modules()]
     script = f"import importlib\nfor name in {names}: importlib.import_module(name)"
-    done = alone.run("python", "-I", "-c", script, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = alone.run("python", "-I", "-c", script, cwd=tmp_path)
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 def test_the_source_distribution_is_the_repository(release: Release, tmp_path: Path) -> None:
     copy_repository(ROOT, tmp_path)
     names = {p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()}
     with tarfile.open(release.sdist) as archive:
-        found = {m.name.partition("/")[2] for m in archive.getmembers() if m.isfile()}
-    made = {name for name in found if name.startswith("tensorkiln.egg-info/")}
-    assert found - made - {"PKG-INFO", "setup.cfg"} == names
+        names_in_archive = {m.name.partition("/")[2] for m in archive.getmembers() if m.isfile()}
+    egg_info = {name for name in names_in_archive if name.startswith("tensorkiln.egg-info/")}
+    assert names_in_archive - egg_info - {"PKG-INFO", "setup.cfg"} == names
     for page in ("SECURITY.md", "CHANGELOG.md", "LICENSE", "docs/install.md", "release/check.py"):
-        assert page in found, page
+        assert page in names_in_archive, page
 
 
 def test_the_runtimes_source_distribution_stands_alone(release: Release) -> None:
     with tarfile.open(release.runtime_sdist) as archive:
-        found = {name.partition("/")[2] for name in archive.getnames()}
+        names_in_archive = {name.partition("/")[2] for name in archive.getnames()}
         (project,) = [m for m in archive.getmembers() if m.name.endswith("/pyproject.toml")]
         text = archive.extractfile(project)
         assert text is not None and b"setuptools.build_meta" in text.read()
-    assert {f"tensorkiln/{file}" for file in package_files(ROOT) if in_runtime(file)} <= found
-    assert {"README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md"} <= found
+    assert {
+        f"tensorkiln/{file}" for file in package_files(ROOT) if in_runtime(file)
+    } <= names_in_archive
+    assert {"README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md"} <= names_in_archive
 
 
 @pytest.mark.parametrize(

@@ -79,59 +79,59 @@ def test_the_runtime_alone_runs_a_library(
     python: str, release: Release, environment: Make, models: Path
 ) -> None:
     alone = environment([release.runtime_wheel], python=interpreter(python))
-    done = alone.run("python", "-I", "-c", RUN, cwd=models)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    process = alone.run("python", "-I", "-c", RUN, cwd=models)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
 
 
 def test_bfloat16_needs_ml_dtypes_and_says_so(
     release: Release, environment: Make, models: Path
 ) -> None:
     alone = environment([release.runtime_wheel])
-    done = alone.run("python", "-I", "-c", HALF, cwd=models)
-    assert done.stdout.startswith("ArgumentTypeError missing-package "), done.stderr
-    assert "bfloat16 needs the package 'ml_dtypes'" in done.stdout
-    assert "pip install ml_dtypes" in done.stdout
+    process = alone.run("python", "-I", "-c", HALF, cwd=models)
+    assert process.stdout.startswith("ArgumentTypeError missing-package "), process.stderr
+    assert "bfloat16 needs the package 'ml_dtypes'" in process.stdout
+    assert "pip install ml_dtypes" in process.stdout
     (alone.site / "ml_dtypes").symlink_to(Path(ml_dtypes.__file__).parent)
-    done = alone.run("python", "-I", "-c", HALF, cwd=models)
-    assert done.stdout == "[-3.0, -2.0, -1.0, 0.0, 1.0, 2.0]\n", done.stderr
+    process = alone.run("python", "-I", "-c", HALF, cwd=models)
+    assert process.stdout == "[-3.0, -2.0, -1.0, 0.0, 1.0, 2.0]\n", process.stderr
 
 
 def _names(alone: Environment, folder: Path) -> tuple[dict[str, list[str]], list[str]]:
-    done = alone.run("python", "-I", "-c", NAMES, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    found, shown = json.loads(done.stdout)
-    return found, shown
+    process = alone.run("python", "-I", "-c", NAMES, cwd=folder)
+    assert process.returncode == 0, process.stderr
+    errors, public_names = json.loads(process.stdout)
+    return errors, public_names
 
 
 def test_names_of_the_compiler_say_how_to_get_it(
     release: Release, environment: Make, tmp_path: Path
 ) -> None:
     alone = environment([release.runtime_wheel], ("numpy", *COMPILER))
-    found, shown = _names(alone, tmp_path)
-    assert {"compile", "check", "Target", "frontend", "script"} <= set(found)
-    assert not {"runtime", "nd", "cpu", "cuda", "Artifact", "__version__"} & set(found)
-    for name, (code, text) in found.items():
+    errors, public_names = _names(alone, tmp_path)
+    assert {"compile", "check", "Target", "frontend", "script"} <= set(errors)
+    assert not {"runtime", "nd", "cpu", "cuda", "Artifact", "__version__"} & set(errors)
+    for name, (code, text) in errors.items():
         assert code == "missing-package"
         assert text.startswith(f"tensorkiln.{name} needs the compiler")
         assert text.endswith("hint: pip install tensorkiln")
-        assert name not in shown
+        assert name not in public_names
     assert not (alone.programs / "kiln").exists()
     # A compiler that lies in another folder, as where pip installed it for one user, is no help.
     alone.install([release.wheel])
     assert _names(alone, tmp_path)[0] == {}
     shutil.rmtree(alone.site / "tensorkiln" / "report")
-    found, _ = _names(alone, tmp_path)
-    assert set(found) == {"explain", "explain_dims"}
-    assert "its files lie in another one" in found["explain"][1]
+    errors, _ = _names(alone, tmp_path)
+    assert set(errors) == {"explain", "explain_dims"}
+    assert "its files lie in another one" in errors["explain"][1]
 
 
 def test_the_compiler_lies_on_top_of_the_runtime(
     release: Release, environment: Make, models: Path
 ) -> None:
-    both = environment([release.runtime_wheel, release.wheel], ("numpy", *COMPILER))
-    done = both.run("kiln", "--version", cwd=models)
-    assert done.stdout == f"kiln {version(ROOT)}\n", done.stderr
-    compiled = both.run(
+    alongside = environment([release.runtime_wheel, release.wheel], ("numpy", *COMPILER))
+    process = alongside.run("kiln", "--version", cwd=models)
+    assert process.stdout == f"kiln {version(ROOT)}\n", process.stderr
+    compiled = alongside.run(
         "python", "-I", "-c", "import tensorkiln as tk; print(tk.compile)", cwd=models
     )
     assert compiled.returncode == 0, compiled.stderr
@@ -143,15 +143,15 @@ def test_an_editable_install_is_everything(
     """From a checkout, without the runtime's distribution and without an index."""
     checkout = tmp_path / "checkout"
     copy_repository(ROOT, checkout)
-    both = environment([], ("numpy", "setuptools", *COMPILER))
-    both.install([], "--no-build-isolation", "-e", str(checkout))
-    (metadata,) = both.site.glob("tensorkiln-*.dist-info/METADATA")
+    editable = environment([], ("numpy", "setuptools", *COMPILER))
+    editable.install([], "--no-build-isolation", "-e", str(checkout))
+    (metadata,) = editable.site.glob("tensorkiln-*.dist-info/METADATA")
     assert "Requires-Dist: tensorkiln-runtime" not in metadata.read_text(encoding="utf-8")
     assert "Requires-Dist: islpy" in metadata.read_text(encoding="utf-8")
-    found, _ = _names(both, tmp_path)
-    assert found == {}
-    done = both.run("kiln", "--version", cwd=tmp_path)
-    assert done.stdout == f"kiln {version(ROOT)}\n", done.stderr
+    errors, _ = _names(editable, tmp_path)
+    assert errors == {}
+    process = editable.run("kiln", "--version", cwd=tmp_path)
+    assert process.stdout == f"kiln {version(ROOT)}\n", process.stderr
     shutil.rmtree(checkout)
 
 
@@ -175,8 +175,8 @@ def test_hooks_of_the_backends(
     out.mkdir()
     builder = environment([], ("setuptools",))
     for kind in ("wheel", "sdist"):
-        done = builder.run("python", "-c", HOOK, backend, kind, out, cwd=checkout / project)
-        assert done.returncode == 0, done.stderr
+        process = builder.run("python", "-c", HOOK, backend, kind, out, cwd=checkout / project)
+        assert process.returncode == 0, process.stderr
     name = "tensorkiln" if project == "." else "tensorkiln_runtime"
     forms = ("-py3-none-any.whl", ".tar.gz")
     assert {p.name for p in out.iterdir()} == {f"{name}-{version(ROOT)}{form}" for form in forms}

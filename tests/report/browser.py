@@ -66,9 +66,9 @@ def chromium(page: Path, options: Sequence[str], fragment: str = "") -> str:
         *options,
         f"{page.as_uri()}{fragment}",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stderr[-2000:]
+    return process.stdout
 
 
 def probed(page: Path, script: str) -> Path:
@@ -91,11 +91,11 @@ def act(
     # In virtual time: the page is written when its timers and events are done.
     dumped = ["--dump-dom", "--virtual-time-budget=5000", window, LIGHT, *options]
     dom = chromium(probed(page, script), dumped, fragment)
-    found = re.search(r'data-told="([^"]*)"', dom)
-    assert found is not None, "the page's scripts did not run to their end"
-    told = json.loads(html.unescape(found[1]))
-    assert told.pop("errors") == []
-    return told
+    match = re.search(r'data-told="([^"]*)"', dom)
+    assert match is not None, "the page's scripts did not run to their end"
+    answer = json.loads(html.unescape(match[1]))
+    assert answer.pop("errors") == []
+    return answer
 
 
 def screenshot(

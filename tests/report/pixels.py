@@ -34,17 +34,17 @@ class Picture:
 
 def read_png(data: bytes) -> Picture:
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    at, packed, size, channels = 8, b"", (0, 0), 0
-    while at < len(data):
-        length, kind = struct.unpack(">I4s", data[at : at + 8])
-        body = data[at + 8 : at + 8 + length]
+    offset, packed, size, channels = 8, b"", (0, 0), 0
+    while offset < len(data):
+        length, kind = struct.unpack(">I4s", data[offset : offset + 8])
+        body = data[offset + 8 : offset + 8 + length]
         if kind == b"IHDR":
             wide, high, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", body)
             assert depth == 8 and colour in (2, 6) and not interlaced
             size, channels = (wide, high), 3 if colour == 2 else 4
         elif kind == b"IDAT":
             packed += body
-        at += length + 12
+        offset += length + 12
     rows = np.frombuffer(zlib.decompress(packed), np.uint8)
     rows = rows.reshape(size[1], size[0] * channels + 1)
     out = np.zeros((size[1], size[0], channels), np.uint8)
@@ -62,15 +62,15 @@ def _unfilter(kind: int, row: np.ndarray, above: np.ndarray, step: int) -> np.nd
         return np.cumsum(row.reshape(-1, step), axis=0, dtype=np.uint8).reshape(-1)
     if kind == 2:
         return row + above
-    left, corner, made = [0] * step, [0] * step, []
+    previous, corner, rows = [0] * step, [0] * step, []
     for x, b in zip(row.reshape(-1, step).tolist(), above.reshape(-1, step).tolist(), strict=True):
         if kind == 3:
-            left = [(v + (a + u) // 2) & 255 for v, a, u in zip(x, left, b, strict=True)]
+            previous = [(v + (a + u) // 2) & 255 for v, a, u in zip(x, previous, b, strict=True)]
         else:
-            near = [_paeth(a, u, c) for a, u, c in zip(left, b, corner, strict=True)]
-            left, corner = [(v + n) & 255 for v, n in zip(x, near, strict=True)], b
-        made.append(left)
-    return np.array(made, np.uint8).reshape(-1)
+            near = [_paeth(a, u, c) for a, u, c in zip(previous, b, corner, strict=True)]
+            previous, corner = [(v + n) & 255 for v, n in zip(x, near, strict=True)], b
+        rows.append(previous)
+    return np.array(rows, np.uint8).reshape(-1)
 
 
 def _paeth(a: int, b: int, c: int) -> int:

@@ -23,18 +23,20 @@ class Element:
         return "".join(self.pieces) + "".join(c.text for c in self.children)
 
     def all(self, tag: str, of_class: str = "", **attributes: str) -> list[Element]:
-        found = []
+        elements = []
         for c in self.children:
-            same = all(c.attributes.get(k.replace("_", "-")) == v for k, v in attributes.items())
+            has_attributes = all(
+                c.attributes.get(k.replace("_", "-")) == v for k, v in attributes.items()
+            )
             classes = c.attributes.get("class", "").split()
-            if c.tag == tag and same and (not of_class or of_class in classes):
-                found.append(c)
-            found += c.all(tag, of_class, **attributes)
-        return found
+            if c.tag == tag and has_attributes and (not of_class or of_class in classes):
+                elements.append(c)
+            elements += c.all(tag, of_class, **attributes)
+        return elements
 
     def one(self, tag: str, of_class: str = "", **attributes: str) -> Element:
-        (found,) = self.all(tag, of_class, **attributes)
-        return found
+        (element,) = self.all(tag, of_class, **attributes)
+        return element
 
 
 class _Reader(HTMLParser):
@@ -44,10 +46,10 @@ class _Reader(HTMLParser):
         self.open = [self.root]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        made = Element(tag, {k: v or "" for k, v in attrs})
-        self.open[-1].children.append(made)
+        element = Element(tag, {k: v or "" for k, v in attrs})
+        self.open[-1].children.append(element)
         if tag not in _VOID:
-            self.open.append(made)
+            self.open.append(element)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.open[-1].children.append(Element(tag, {k: v or "" for k, v in attrs}))
@@ -90,16 +92,16 @@ def json_of(root: Element, name: str) -> Any:
 def rows(root: Element, table: str) -> list[Row]:
     """The rows of a table, in the order of the data."""
     data = json_of(root, "data")
-    told = data["tables"][table]
-    found = []
-    for i, cells in enumerate(told["rows"]):
+    data_table = data["tables"][table]
+    table_rows = []
+    for i, cells in enumerate(data_table["rows"]):
         texts, keys = {}, {}
-        for (title, kind), cell in zip(told["columns"], cells, strict=True):
+        for (title, kind), cell in zip(data_table["columns"], cells, strict=True):
             if kind == "kernel":
                 texts[title] = keys[title] = "" if cell is None else data["kernels"][cell][0]
             else:
                 texts[title], keys[title] = cell[:2] if kind == "number" else (cell, cell)
-        opens = told["opens"][i] if told["opens"] else False
-        blocks = json_of(root, f"text-{told['row']}-{i}") if opens else []
-        found.append(Row(texts, keys, blocks))
-    return found
+        opens = data_table["opens"][i] if data_table["opens"] else False
+        blocks = json_of(root, f"text-{data_table['row']}-{i}") if opens else []
+        table_rows.append(Row(texts, keys, blocks))
+    return table_rows

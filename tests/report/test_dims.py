@@ -40,30 +40,30 @@ def model(*, rows: Any = "batch size") -> Any:
 
 
 def test_inputs_data_and_ends() -> None:
-    found = tk.explain_dims(model())
-    first, second = found.origins
+    origin_report = tk.explain_dims(model())
+    first, second = origin_report.origins
     assert (first.name, first.input, first.axis) == ("batch size", "x", 0)
     assert (second.input, second.node, second.operator) == ("", "found", "nonzero")
-    assert [(e.name, e.node, e.shape) for e in found.ends] == [
+    assert [(e.name, e.node, e.shape) for e in origin_report.ends] == [
         ("batch size", "first", ("1", "12")),
         ("batch size", "sum", ()),
     ]
-    own = "batch_size"  # as expressions spell it
-    ends = (("1", "12"), (), (own, "12"))
-    assert found.outputs == ((f"{own} * 2", "6"), ("2", second.name), *ends)
-    text = str(found)
+    batch_name = "batch_size"  # as expressions spell it
+    ends = (("1", "12"), (), (batch_name, "12"))
+    assert origin_report.outputs == ((f"{batch_name} * 2", "6"), ("2", second.name), *ends)
+    text = str(origin_report)
     assert "batch size is dynamic: input 'x', axis 0" in text
     assert "it ends at first (slice), whose result is [1, 12]" in text
     assert f"{second.name} is dynamic: the data of found (nonzero)" in text
-    assert json.loads(json.dumps(found.to_json()))["origins"][0]["axis"] == 0
+    assert json.loads(json.dumps(origin_report.to_json()))["origins"][0]["axis"] == 0
 
 
 def test_constant_and_frozen_dimensions() -> None:
-    for found in (
+    for origin_report in (
         tk.explain_dims(model(rows=4)),
         tk.explain_dims(model(), freeze={"batch size": 4}),
     ):
-        assert [o.operator for o in found.origins] == ["nonzero"] and not found.ends
+        assert [o.operator for o in origin_report.origins] == ["nonzero"] and not origin_report.ends
     only = tk.explain_dims(make_mlp().SerializeToString(), freeze={"batch": 2})
     assert not only.origins and str(only) == "output: [2, 10]"
 
@@ -76,30 +76,36 @@ def main(x: R.Tensor(("n", "m"), "float32"), y: R.Tensor(("m", 3), "float32")):
     b = R.concat(a, a, axis=0)
     return b
 """)
-    found = tk.explain_dims(mod)
-    assert [(o.name, o.input, o.axis) for o in found.origins] == [("n", "x", 0), ("m", "x", 1)]
-    assert [(e.name, e.operator) for e in found.ends] == [("m", "matmul")]
-    assert found.outputs == (("n * 2", "3"),) and not found.conditions
+    origin_report = tk.explain_dims(mod)
+    assert [(o.name, o.input, o.axis) for o in origin_report.origins] == [
+        ("n", "x", 0),
+        ("m", "x", 1),
+    ]
+    assert [(e.name, e.operator) for e in origin_report.ends] == [("m", "matmul")]
+    assert origin_report.outputs == (("n * 2", "3"),) and not origin_report.conditions
 
 
 def test_what_sizes_a_call_may_have() -> None:
-    given = [("a", ["batch size", 4]), ("b", ["unk__6", 4])]
+    input_shapes = [("a", ["batch size", 4]), ("b", ["unk__6", 4])]
     graph = helper.make_graph(
         [
             helper.make_node("Add", ["a", "b"], ["c"], name="sum"),
             helper.make_node("Gather", ["c", "five"], ["d"], name="row"),
         ],
         "g",
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in given],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in input_shapes],
         [helper.make_tensor_value_info("d", TensorProto.FLOAT, None)],
         [helper.make_tensor("five", TensorProto.INT64, [], [5])],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    found = tk.explain_dims(made.SerializeToString())
-    assert len(found.conditions) == 3 and "requires" in str(found)
-    assert found.conditions[0].startswith("'batch size' == max('batch size', unk__6)")
+    model_proto = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    origin_report = tk.explain_dims(model_proto.SerializeToString())
+    assert len(origin_report.conditions) == 3 and "requires" in str(origin_report)
+    assert origin_report.conditions[0].startswith("'batch size' == max('batch size', unk__6)")
     assert all(
-        name in text for name, text in zip(("sum", "sum", "row"), found.conditions, strict=True)
+        name in text
+        for name, text in zip(("sum", "sum", "row"), origin_report.conditions, strict=True)
     )
 
 
@@ -129,11 +135,11 @@ g (float[N, 4] x, bool c, int64 trips) => (float[K, 4] y, float[4] z)
 
 def test_sizes_that_branches_and_loops_need() -> None:
     model = parser.parse_model(BRANCHES).SerializeToString()
-    found = tk.explain_dims(model)
-    assert [c.partition(": ")[0] for c in found.conditions] == ["N >= 4 (Gather:always"]
-    nodes = [c.partition(": ")[0] for c in found.branch_conditions]
+    origin_report = tk.explain_dims(model)
+    assert [c.partition(": ")[0] for c in origin_report.conditions] == ["N >= 4 (Gather:always"]
+    nodes = [c.partition(": ")[0] for c in origin_report.branch_conditions]
     assert nodes == ["N >= 6 (pick/row", "N >= 6 (turn/inner/deep"]
-    assert "a branch or loop, where it runs, requires N >= 6 (pick/row" in str(found)
+    assert "a branch or loop, where it runs, requires N >= 6 (pick/row" in str(origin_report)
     # What is listed is what is checked: the branch that needs six rows is refused, the other runs.
     f, four = tk.compile(model), np.ones((4, 4), np.float32)
     f(four, np.array(False), np.array(0))
@@ -151,9 +157,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads(capsys.readouterr().out)["dims"]["ends"][0]["node"] == "first"
     assert main(["check", "--table", "--dims"]) == 2
     capsys.readouterr()
-    made = model()
-    made.graph.node[4].op_type = "NoSuch"
-    path.write_bytes(made.SerializeToString())
+    model_proto = model()
+    model_proto.graph.node[4].op_type = "NoSuch"
+    path.write_bytes(model_proto.SerializeToString())
     assert main(["check", str(path), "--dims"]) == 1
     assert "only of what can be compiled" in capsys.readouterr().out
     for option in (["--dims"], ["--external", "c_reference"]):

@@ -27,18 +27,18 @@ def test_edges_run_down_and_nodes_keep_their_distance(seed: int) -> None:
         for (_, end), (start, _) in itertools.pairwise(spans):
             assert start - end >= 9.8  # coordinates are rounded
     assert set(placed.ways) == set(edges)
-    for (a, b), way in placed.ways.items():
-        assert way[0] == placed.centre[a] and way[-1] == placed.centre[b]
-        assert [y for _, y in way] == [way[0][1] + 64 * i for i in range(len(way))]
+    for (a, b), points in placed.ways.items():
+        assert points[0] == placed.centre[a] and points[-1] == placed.centre[b]
+        assert [y for _, y in points] == [points[0][1] + 64 * i for i in range(len(points))]
 
 
 def test_a_chain_is_straight_and_a_skip_goes_around() -> None:
     placed = place([100, 60, 140, 100], [(0, 1), (1, 2), (2, 3)])
     assert len({round(x) for x, _ in placed.centre}) == 1
     placed = place([100] * 4, [(0, 1), (1, 2), (2, 3), (0, 3)])
-    way = placed.ways[0, 3]
-    assert len(way) == 4
-    for (x, _), node in zip(way[1:3], placed.centre[1:3], strict=True):
+    points = placed.ways[0, 3]
+    assert len(points) == 4
+    for (x, _), node in zip(points[1:3], placed.centre[1:3], strict=True):
         assert abs(x - node[0]) > 50
 
 

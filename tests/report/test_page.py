@@ -31,8 +31,8 @@ def page(report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def texts(table: str, column: int) -> str:
     """In the page: the texts of a column, from top to bottom."""
-    shown = f"all('table.{table} > tbody > tr:not(.detail)')"
-    return f"{shown}.map((r) => r.cells[{column}].innerText.trim())"
+    rows = f"all('table.{table} > tbody > tr:not(.detail)')"
+    return f"{rows}.map((r) => r.cells[{column}].innerText.trim())"
 
 
 # -- tables ----------------------------------------------------------------------------------------
@@ -56,22 +56,24 @@ def test_every_column_sorts_by_what_it_means(report: Report, page: Path, table: 
     told.columns = all('table.{table} th').map((head) => [click(head), click(head)]);
     told.shown = {texts(table, len(columns) - 1)};
     """
-    told = act(page, script)
-    found = rows(root, table)
-    assert len(told["columns"]) == len(columns)
-    for (title, kind), turns in zip(columns, told["columns"], strict=True):
+    answer = act(page, script)
+    table_rows = rows(root, table)
+    assert len(answer["columns"]) == len(columns)
+    for (title, kind), turns in zip(columns, answer["columns"], strict=True):
         first = "descending" if kind == "number" else "ascending"
         second = "ascending" if kind == "number" else "descending"
-        assert [(way, count) for way, _, count in turns] == [(first, 1), (second, 1)]
-        for way, order, _ in turns:
-            assert sorted(order) == list(range(len(found)))
-            keys = [found[i].keys[title] for i in order]
-            known = [k for k in keys if k not in (None, "")]
-            assert all(k in (None, "") for k in keys[len(known) :]), "what is not known is last"
+        assert [(direction, count) for direction, _, count in turns] == [(first, 1), (second, 1)]
+        for direction, order, _ in turns:
+            assert sorted(order) == list(range(len(table_rows)))
+            keys = [table_rows[i].keys[title] for i in order]
+            known_keys = [k for k in keys if k not in (None, "")]
+            assert all(k in (None, "") for k in keys[len(known_keys) :]), (
+                "what is not known is last"
+            )
             if kind == "number":
-                assert known == sorted(known, reverse=way == "descending")
+                assert known_keys == sorted(known_keys, reverse=direction == "descending")
     last = columns[-1][0]
-    assert told["shown"] == [found[i].cells[last] for i in told["columns"][-1][1][1]]
+    assert answer["shown"] == [table_rows[i].cells[last] for i in answer["columns"][-1][1][1]]
 
 
 def test_texts_are_compared_with_their_numbers(page: Path) -> None:
@@ -80,10 +82,10 @@ def test_texts_are_compared_with_their_numbers(page: Path) -> None:
     told.back = ["conv_10", null, "conv_2", "a_1"].sort((x, y) => compare(x, y, -1));
     told.numbers = [3, null, 20, 0.5].sort((x, y) => compare(x, y, -1));
     """
-    told = act(page, script)
-    assert told["order"][:4] == ["a_1", "b", "conv_2", "conv_10"]
-    assert told["back"] == ["conv_10", "conv_2", "a_1", None]
-    assert told["numbers"] == [20, 3, 0.5, None]
+    answer = act(page, script)
+    assert answer["order"][:4] == ["a_1", "b", "conv_2", "conv_10"]
+    assert answer["back"] == ["conv_10", "conv_2", "a_1", None]
+    assert answer["numbers"] == [20, 3, 0.5, None]
 
 
 def test_headers_are_buttons_of_the_keyboard(page: Path) -> None:
@@ -92,13 +94,13 @@ def test_headers_are_buttons_of_the_keyboard(page: Path) -> None:
     told.heads = all('table.kernels th').map((th) => about(th.children[0]));
     told.opener = all('td .opener').map((b) => [b.tagName, b.tabIndex, b.ariaExpanded]);
     """
-    told = act(page, script)
-    assert all(h == ["BUTTON", 0, "col"] for h in told["heads"]) and len(told["heads"]) == 8
-    assert all(o == ["BUTTON", 0, "false"] for o in told["opener"])
+    answer = act(page, script)
+    assert all(h == ["BUTTON", 0, "col"] for h in answer["heads"]) and len(answer["heads"]) == 8
+    assert all(o == ["BUTTON", 0, "false"] for o in answer["opener"])
 
 
 def test_search_shows_rows_with_every_word_and_counts_them(report: Report, page: Path) -> None:
-    found = rows(read(report.html()), "passes")
+    table_rows = rows(read(report.html()), "passes")
     script = f"""
     const input = one('[data-table=passes] input');
     told.before = one('[data-table=passes] output').textContent;
@@ -114,19 +116,19 @@ def test_search_shows_rows_with_every_word_and_counts_them(report: Report, page:
     input.dispatchEvent(new KeyboardEvent('keydown', {{ key: 'Escape' }}));
     told.after = [input.value, one('[data-table=passes] output').textContent];
     """
-    told = act(page, script)
-    count = len(found)
-    assert told["before"] == f"{count} rows" and told["label"] == "search passes"
-    folds = [r.cells["pass"] for r in found if "fold" in r.cells["pass"]]
-    assert told["folds"] == [folds, f"{len(folds)} of {count} rows"]
-    both = [
+    answer = act(page, script)
+    count = len(table_rows)
+    assert answer["before"] == f"{count} rows" and answer["label"] == "search passes"
+    folds = [r.cells["pass"] for r in table_rows if "fold" in r.cells["pass"]]
+    assert answer["folds"] == [folds, f"{len(folds)} of {count} rows"]
+    matching = [
         r.cells["pass"]
-        for r in found
+        for r in table_rows
         if r.cells["pipeline"] == "tir" and r.cells["change"].endswith("lines")
     ]
-    assert both and told["both"] == [both, f"{len(both)} of {count} rows"]
-    assert told["none"] == [[], f"0 of {count} rows"]
-    assert told["after"] == ["", f"{count} rows"]
+    assert matching and answer["both"] == [matching, f"{len(matching)} of {count} rows"]
+    assert answer["none"] == [[], f"0 of {count} rows"]
+    assert answer["after"] == ["", f"{count} rows"]
 
 
 # -- what opens ------------------------------------------------------------------------------------
@@ -136,8 +138,8 @@ def test_search_shows_rows_with_every_word_and_counts_them(report: Report, page:
 def test_a_difference_is_as_wide_as_the_page_and_scrolls_inside(
     report: Report, page: Path, size: tuple[int, int]
 ) -> None:
-    found = rows(read(report.html()), "passes")
-    number = next(i for i, r in enumerate(found) if r.cells["pass"] == "fuse_ops")
+    table_rows = rows(read(report.html()), "passes")
+    number = next(i for i, r in enumerate(table_rows) if r.cells["pass"] == "fuse_ops")
     script = f"""
     told.before = all('pre').length;
     one('#pass-{number} .opener').click();
@@ -154,19 +156,19 @@ def test_a_difference_is_as_wide_as_the_page_and_scrolls_inside(
     one('#pass-{number} .opener').click();
     told.after = all('pre').length;
     """
-    told = act(page, script, size=size)
-    assert (told["before"], told["after"], told["expanded"]) == (0, 0, "true")
-    pre, card, lines, window = told["wide"]
+    answer = act(page, script, size=size)
+    assert (answer["before"], answer["after"], answer["expanded"]) == (0, 0, "true")
+    pre, card, lines, window = answer["wide"]
     assert pre == card > 0.9 * window and lines > pre
-    assert told["page"] == window and 0 <= told["left"] <= 2
-    assert told["follows"] == f"pass-{number}-detail"
-    diff = found[number].texts("diff")[""].split("\n")
-    assert [text for _, text in told["lines"]] == diff
+    assert answer["page"] == window and 0 <= answer["left"] <= 2
+    assert answer["follows"] == f"pass-{number}-detail"
+    diff = table_rows[number].texts("diff")[""].split("\n")
+    assert [text for _, text in answer["lines"]] == diff
     kinds = {"+": "added", "-": "removed", "@": "hunk"}
-    for kind, text in told["lines"]:
+    for kind, text in answer["lines"]:
         is_file = text[:3] in ("+++", "---", "===")
         assert kind == ("file" if is_file else kinds.get(text[:1], "")), text
-    assert told["colours"] == ["rgb(226, 246, 230)", "rgb(253, 231, 231)"]
+    assert answer["colours"] == ["rgb(226, 246, 230)", "rgb(253, 231, 231)"]
 
 
 def test_a_link_opens_its_kernel_whatever_is_searched(page: Path) -> None:
@@ -182,23 +184,23 @@ def test_a_link_opens_its_kernel_whatever_is_searched(page: Path) -> None:
     told.heads = all('.detail h3').map((h) => h.textContent);
     told.searched = input.value;
     """
-    told = act(page, script)
-    assert told["hidden"] == 0 and told["searched"] == ""
-    assert told["open"] == [f"{told['hash'][1:]}-detail"]
-    assert told["heads"] == ["tensor program, as scheduled", "LLVM IR", "assembly"]
+    answer = act(page, script)
+    assert answer["hidden"] == 0 and answer["searched"] == ""
+    assert answer["open"] == [f"{answer['hash'][1:]}-detail"]
+    assert answer["heads"] == ["tensor program, as scheduled", "LLVM IR", "assembly"]
 
 
 def test_the_page_s_address_opens_a_kernel(page: Path) -> None:
-    told = act(page, "told.open = all('.detail').map((d) => d.id)", fragment="#kernel-1")
-    assert told["open"] == ["kernel-1-detail"]
+    answer = act(page, "told.open = all('.detail').map((d) => d.id)", fragment="#kernel-1")
+    assert answer["open"] == ["kernel-1-detail"]
 
 
 def test_names_that_are_markup_are_shown_as_text(tmp_path: Path) -> None:
     evil = "</script><img src=x onerror='document.title = 1'>\"&amp;"
     g = GraphBuilder()
     x = g.param("x", tensor((4, 4), "float32"))
-    made = g.emit("softmax", x, axis=-1, span=evil)
-    path = tk.explain(IRModule((g.finish(made),)), seconds=0, name=evil).save(tmp_path)
+    softmax = g.emit("softmax", x, axis=-1, span=evil)
+    path = tk.explain(IRModule((g.finish(softmax),)), seconds=0, name=evil).save(tmp_path)
     script = """
     one('#graph details').open = true;
     one('.opener').click();
@@ -211,10 +213,10 @@ def test_names_that_are_markup_are_shown_as_text(tmp_path: Path) -> None:
     told.drawn = one('.node.op title').textContent;
     told.about = one('.about').textContent;
     """
-    told = act(path, script)
-    assert told["images"] == 0 and told["title"] == f"{evil} · kiln explain"
-    assert told["head"] == told["node"] == evil
-    assert evil in told["drawn"] and evil in told["about"]
+    answer = act(path, script)
+    assert answer["images"] == 0 and answer["title"] == f"{evil} · kiln explain"
+    assert answer["head"] == answer["node"] == evil
+    assert evil in answer["drawn"] and evil in answer["about"]
 
 
 # -- the graph -------------------------------------------------------------------------------------
@@ -239,12 +241,12 @@ def test_the_wheel_scrolls_the_page_and_zooms_with_ctrl(page: Path) -> None:
     told.touch = getComputedStyle(svg).touchAction;
     told.scrolls = ['overflowY', 'overflowX'].map((n) => getComputedStyle(view)[n]);
     """
-    told = act(page, script)
-    assert told["taken"] == [False, False, False, True, True]
-    first, *rest = told["boxes"]
-    assert rest[0] == rest[1] == rest[2] == first
-    assert rest[3][2] < first[2] and rest[4][2] < rest[3][2]
-    assert told["touch"] == "pan-y" and told["scrolls"] == ["hidden", "hidden"]
+    answer = act(page, script)
+    assert answer["taken"] == [False, False, False, True, True]
+    first, *further_boxes = answer["boxes"]
+    assert further_boxes[0] == further_boxes[1] == further_boxes[2] == first
+    assert further_boxes[3][2] < first[2] and further_boxes[4][2] < further_boxes[3][2]
+    assert answer["touch"] == "pan-y" and answer["scrolls"] == ["hidden", "hidden"]
 
 
 def test_keys_and_buttons_move_and_zoom(page: Path) -> None:
@@ -271,20 +273,22 @@ def test_keys_and_buttons_move_and_zoom(page: Path) -> None:
     told.height = data.graph.height;
     told.stop = [view.tabIndex, all('.view a').every((a) => a.tabIndex === -1)];
     """
-    told = act(page, script)
-    x, y, w, h = told["start"]
-    keys = {k: box for k, (_, box) in told["keys"].items()}
-    assert {k for k, (taken, _) in told["keys"].items() if taken} == {*keys} - {"x"}
+    answer = act(page, script)
+    x, y, w, h = answer["start"]
+    keys = {k: box for k, (_, box) in answer["keys"].items()}
+    assert {
+        k for k, (is_default_prevented, _) in answer["keys"].items() if is_default_prevented
+    } == {*keys} - {"x"}
     assert keys["+"][2] < w and keys["x"] == keys["Home"] == [x, y, w, h]
     assert keys["ArrowDown"][1] > y and keys["ArrowDown"][0] == x
     assert keys["ArrowRight"][0] > x and keys["ArrowRight"][1] == y
-    assert keys["0"][1] <= 0.5 and keys["0"][3] >= told["height"] - 1
-    assert told["ctrl"] == [False, [x, y, w, h]]  # the browser's own zoom
-    buttons = {k: box for k, (_, box) in told["buttons"].items()}
+    assert keys["0"][1] <= 0.5 and keys["0"][3] >= answer["height"] - 1
+    assert answer["ctrl"] == [False, [x, y, w, h]]  # the browser's own zoom
+    buttons = {k: box for k, (_, box) in answer["buttons"].items()}
     assert buttons["in"] == keys["+"] and buttons["out"] == keys["-"]
     assert buttons["whole"] == keys["0"] and buttons["top"] == [x, y, w, h]
-    assert told["slider"][1][1] == pytest.approx(told["height"] - h / 2, abs=1.5)
-    assert told["stop"] == [0, True]
+    assert answer["slider"][1][1] == pytest.approx(answer["height"] - h / 2, abs=1.5)
+    assert answer["stop"] == [0, True]
 
 
 def test_a_node_of_the_table_is_shown_in_the_graph(page: Path) -> None:
@@ -298,10 +302,10 @@ def test_a_node_of_the_table_is_shown_in_the_graph(page: Path) -> None:
     told.found = all('.found title').map((t) => t.textContent.split('\\n')[0]);
     told.name = one('#node-7').cells[0].textContent;
     """
-    told = act(page, script)
-    x, y, w, h = told["box"]
-    assert [x + w / 2, y + h / 2] == pytest.approx(told["centre"])
-    assert told["found"] == [told["name"]]
+    answer = act(page, script)
+    x, y, w, h = answer["box"]
+    assert [x + w / 2, y + h / 2] == pytest.approx(answer["centre"])
+    assert answer["found"] == [answer["name"]]
 
 
 # -- light, dark, narrow ---------------------------------------------------------------------------
@@ -334,9 +338,9 @@ def test_dark_follows_the_system_and_the_choice_is_kept(page: Path) -> None:
     assert light["first"][:2] == ["rgb(246, 247, 250)", "Dark"]
     assert dark["first"][:2] == ["rgb(18, 22, 30)", "Light"]
     assert light["second"] == dark["first"] and dark["second"] == light["first"]
-    for told, chosen in ((light, "dark"), (dark, "light")):
-        assert told["again"] == told["second"]
-        assert told["stored"] in (chosen, None)  # files may have no storage
+    for answer, chosen in ((light, "dark"), (dark, "light")):
+        assert answer["again"] == answer["second"]
+        assert answer["stored"] in (chosen, None)  # files may have no storage
 
 
 def test_a_page_without_storage_works(page: Path) -> None:
@@ -346,8 +350,8 @@ def test_a_page_without_storage_works(page: Path) -> None:
     one('#theme').click();
     told.theme = document.documentElement.dataset.theme;
     """
-    told = act(page, script)
-    assert told["stored"] == [None, None] and told["theme"] in ("dark", "light")
+    answer = act(page, script)
+    assert answer["stored"] == [None, None] and answer["theme"] in ("dark", "light")
 
 
 def test_a_narrow_page_does_not_scroll_sideways(page: Path) -> None:
@@ -359,8 +363,8 @@ def test_a_narrow_page_does_not_scroll_sideways(page: Path) -> None:
     const sides = all('#kernel-0-detail .sides > div').map((d) => d.getBoundingClientRect().x);
     told.columns = new Set(sides).size;
     """
-    told = act(page, script, size=(500, 900))
-    assert told["widths"][0] <= told["widths"][1] and told["columns"] == 1
+    answer = act(page, script, size=(500, 900))
+    assert answer["widths"][0] <= answer["widths"][1] and answer["columns"] == 1
     assert act(page, script)["columns"] == 3
 
 
@@ -373,9 +377,9 @@ def test_all_rows_are_printed(large: tuple[Report, Path]) -> None:
     dispatchEvent(new Event('beforeprint'));
     told.counts.push(count());
     """
-    told = act(large[1], script)
+    answer = act(large[1], script)
     count = len(large[0].story.graph.nodes)
-    assert told["counts"] == [100, f"Show all {count:,}", count]
+    assert answer["counts"] == [100, f"Show all {count:,}", count]
 
 
 # -- large models ----------------------------------------------------------------------------------
@@ -430,11 +434,11 @@ def test_2000_nodes_open_with_few_elements_and_bytes(large: tuple[Report, Path])
     graph.top();
     told.again = all('.node').length;
     """
-    told = act(path, script)
-    assert told["elements"] < 5000
-    assert 5 < told["drawn"] < 40 and told["drawn"] == told["again"]
-    assert told["top"] == pytest.approx(0, abs=1)
-    assert told["drawn"] < told["far"][0] < 500 and told["far"][1]
+    answer = act(path, script)
+    assert answer["elements"] < 5000
+    assert 5 < answer["drawn"] < 40 and answer["drawn"] == answer["again"]
+    assert answer["top"] == pytest.approx(0, abs=1)
+    assert answer["drawn"] < answer["far"][0] < 500 and answer["far"][1]
 
 
 def test_data_is_plain_ascii_without_markup(large: tuple[Report, Path]) -> None:

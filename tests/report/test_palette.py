@@ -30,8 +30,8 @@ GROUNDS = {"back", "card", "open", "plain", "added", "removed", "head", "line"}
 def palette(text: str) -> dict[str, tuple[str, str]]:
     """The light and the dark value of each variable."""
     value = r"(#\w+|hsl\([^)]*\))"
-    found = re.findall(rf"--([\w-]+): light-dark\({value}, {value}\)", text)
-    return {name: (light, dark) for name, light, dark in found}
+    variables = re.findall(rf"--([\w-]+): light-dark\({value}, {value}\)", text)
+    return {name: (light, dark) for name, light, dark in variables}
 
 
 def rgb(colour: str) -> tuple[float, float, float]:
@@ -42,12 +42,12 @@ def rgb(colour: str) -> tuple[float, float, float]:
     return colorsys.hls_to_rgb(h / 360, lightness / 100, s / 100)
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(first_colour: str, second_colour: str) -> float:
     def luminance(colour: str) -> float:
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb(colour)]
         return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
-    dark, light = sorted((luminance(one), luminance(other)))
+    dark, light = sorted((luminance(first_colour), luminance(second_colour)))
     return (light + 0.05) / (dark + 0.05)
 
 
@@ -63,11 +63,11 @@ def test_contrast_as_it_is_defined() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_texts_can_be_read(mode: str) -> None:
     side = MODES.index(mode)
-    for least, pairs in ((4.5, TEXT), (3.0, SHAPES)):
+    for minimum, pairs in ((4.5, TEXT), (3.0, SHAPES)):
         for name, grounds in pairs.items():
             for ground in grounds:
                 ratio = contrast(PALETTE[name][side], PALETTE[ground][side])
-                assert ratio >= least, f"{name} on {ground} in {mode}: {ratio:.2f}"
+                assert ratio >= minimum, f"{name} on {ground} in {mode}: {ratio:.2f}"
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -85,7 +85,7 @@ def test_every_colour_is_of_the_palette_and_is_measured() -> None:
     rules = re.sub(r"--[\w-]+: light-dark\(.*\);", "", CSS)
     assert re.findall(r"#[0-9a-f]{3,8}\b|\brgba?\(|\bhsla?\(", rules) == []
     assert set(PALETTE) == {*TEXT, *SHAPES, *GROUNDS}
-    used = set(re.findall(r"var\(--([\w-]+)", CSS)) - {"kernel"}
-    assert used == set(PALETTE)
+    variables = set(re.findall(r"var\(--([\w-]+)", CSS)) - {"kernel"}
+    assert variables == set(PALETTE)
     inks = re.findall(r"(?<![\w-])(?:color|fill): var\(--([\w-]+)", CSS)
     assert set(inks) - {"kernel", *GROUNDS} == set(TEXT)

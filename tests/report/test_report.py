@@ -76,12 +76,12 @@ def test_nothing_is_fetched(report: Report, root: Element) -> None:
 
 def test_nothing_is_permitted_but_the_page_s_own_script_and_style(root: Element) -> None:
     policy = root.one("meta", http_equiv="Content-Security-Policy").attributes["content"]
-    told = dict(part.strip().split(" ", 1) for part in policy.split(";"))
-    assert told["default-src"] == "'none'"
+    directives = dict(part.strip().split(" ", 1) for part in policy.split(";"))
+    assert directives["default-src"] == "'none'"
     (script,) = (s for s in root.all("script") if "type" not in s.attributes)
     for kind, element in (("script-src", script), ("style-src", root.one("style"))):
         digest = hashlib.sha256(element.text.encode()).digest()
-        assert told[kind] == f"'sha256-{base64.b64encode(digest).decode()}'"
+        assert directives[kind] == f"'sha256-{base64.b64encode(digest).decode()}'"
     for e in everything(root):
         assert not any(a == "style" or a.startswith("on") for a in e.attributes)
 
@@ -89,14 +89,14 @@ def test_nothing_is_permitted_but_the_page_s_own_script_and_style(root: Element)
 def test_every_pass_is_there_in_order(root: Element, report: Report) -> None:
     target = tk.Target("native")
     names = [pass_name(p) for p in (*relax_passes(target), *tir_passes(target))]
-    found = rows(root, "passes")
-    assert [r.cells["pass"] for r in found] == names
-    for row, told in zip(found, report.story.passes, strict=True):
-        assert row.keys["#"] == told.number and row.keys["time"] == told.seconds
+    table_rows = rows(root, "passes")
+    assert [r.cells["pass"] for r in table_rows] == names
+    for row, pass_record in zip(table_rows, report.story.passes, strict=True):
+        assert row.keys["#"] == pass_record.number and row.keys["time"] == pass_record.seconds
         assert re.fullmatch(r"[\d.]+ (µs|ms|s)", row.cells["time"])
-        assert bool(row.texts("diff")) == told.changed
-        assert (row.cells["change"] == "unchanged") == (not told.changed)
-    fused = next(r for r in found if r.cells["pass"] == "fuse_ops")
+        assert bool(row.texts("diff")) == pass_record.changed
+        assert (row.cells["change"] == "unchanged") == (not pass_record.changed)
+    fused = next(r for r in table_rows if r.cells["pass"] == "fuse_ops")
     lines = fused.texts("diff")[""].split("\n")
     assert any(x.startswith("+") and "Module.conv2d_relu(" in x for x in lines)
     assert any(x.startswith("-") and "R.conv2d(" in x for x in lines)
@@ -104,9 +104,9 @@ def test_every_pass_is_there_in_order(root: Element, report: Report) -> None:
 
 def test_every_kernel_is_there_with_its_texts(root: Element, report: Report) -> None:
     module = report.executable.module
-    shown = {r.cells["kernel"]: r for r in rows(root, "kernels")}
-    assert set(shown) == {f.name for f in module.prim_funcs}
-    for name, kernel in shown.items():
+    rows_by_kernel = {r.cells["kernel"]: r for r in rows(root, "kernels")}
+    assert set(rows_by_kernel) == {f.name for f in module.prim_funcs}
+    for name, kernel in rows_by_kernel.items():
         sides = kernel.texts("side")
         assert list(sides) == ["tensor program, as scheduled", "LLVM IR", "assembly"]
         tir, llvm, assembly = sides.values()
@@ -115,17 +115,17 @@ def test_every_kernel_is_there_with_its_texts(root: Element, report: Report) -> 
         assert f"{name}:" in assembly
         final = kernel.texts("folded").get("the tensor program that the LLVM IR was made from", tir)
         assert final == print_function(module[name]).rstrip()
-        told = next(k for k in report.story.kernels if k.name == name)
-        assert (kernel.keys["object"], kernel.keys["time of one"]) == (told.size, told.micros)
+        record = next(k for k in report.story.kernels if k.name == name)
+        assert (kernel.keys["object"], kernel.keys["time of one"]) == (record.size, record.micros)
 
 
 def test_a_kernel_shows_the_steps_of_its_schedule(root: Element, report: Report) -> None:
     kernels = {r.cells["kernel"]: r for r in rows(root, "kernels")}
     steps = kernels["conv2d_add_relu"].texts("folded")["schedule"]
     assert steps.startswith("f = split")
-    told = {k.name: k.trace for k in report.story.kernels}
-    assert steps == told["conv2d_add_relu"].rstrip()
-    assert "vectorize" in told["relayout"]
+    traces = {k.name: k.trace for k in report.story.kernels}
+    assert steps == traces["conv2d_add_relu"].rstrip()
+    assert "vectorize" in traces["relayout"]
 
 
 def test_nodes_lead_to_the_kernel_that_computes_them(root: Element, report: Report) -> None:
@@ -158,8 +158,8 @@ class Branches:
 
 def test_branches_are_drawn_and_their_parts_have_kernels() -> None:
     """Variables of one name in two branches: neither is given the other's kernel."""
-    told = tk.explain(Branches, seconds=0.001).story
-    nodes = [(n.label, n.kernel) for n in told.graph.nodes]
+    story = tk.explain(Branches, seconds=0.001).story
+    nodes = [(n.label, n.kernel) for n in story.graph.nodes]
     assert nodes == [
         ("x", ""),
         ("c", ""),
@@ -170,11 +170,11 @@ def test_branches_are_drawn_and_their_parts_have_kernels() -> None:
         ("softmax", "softmax"),
         ("result", ""),
     ]
-    by = {n.label: i for i, n in enumerate(told.graph.nodes)}
+    by = {n.label: i for i, n in enumerate(story.graph.nodes)}
     for a, b in (("c", "if"), ("neg", "if"), ("tanh", "if"), ("if", "softmax"), ("x", "exp")):
-        assert (by[a], by[b]) in told.graph.edges
-    assert {k.name: k.calls for k in told.kernels} == {"tanh": 1, "exp_neg": 1, "softmax": 1}
-    assert [m.function for m in told.memory] == ["main_part0", "main_part1", "main_part2"]
+        assert (by[a], by[b]) in story.graph.edges
+    assert {k.name: k.calls for k in story.kernels} == {"tanh": 1, "exp_neg": 1, "softmax": 1}
+    assert [m.function for m in story.memory] == ["main_part0", "main_part1", "main_part2"]
 
 
 def test_times_are_measured(report: Report) -> None:
@@ -200,11 +200,11 @@ def test_memory_blocks_are_those_of_the_plan(root: Element, report: Report) -> N
     for b, title in zip(m.blocks, titles, strict=True):
         assert all(v in title for v in b.values) and f"calls {b.start + 1} to" in title
     assert f"in use at call {m.peak + 1}" in root.one("section", id="memory").text
-    told = rows(root, "memory")
-    assert [(r.keys["size"], r.keys["offset"]) for r in told] == [
+    blocks = rows(root, "memory")
+    assert [(r.keys["size"], r.keys["offset"]) for r in blocks] == [
         (b.size, b.offset) for b in m.blocks
     ]
-    assert [(r.cells["first call"], r.cells["last call"]) for r in told] == [
+    assert [(r.cells["first call"], r.cells["last call"]) for r in blocks] == [
         (str(b.start + 1), str(b.end + 1)) for b in m.blocks
     ]
 
@@ -222,9 +222,9 @@ def test_a_value_in_the_place_of_another_continues_its_block() -> None:
 
 
 def test_the_page_is_the_same_when_nothing_is_timed() -> None:
-    one, other = (tk.explain(MODULE, seconds=0).html() for _ in range(2))
-    assert one == other
-    assert "Kernels were not timed." in one and "–" in one
+    first_page, second_page = (tk.explain(MODULE, seconds=0).html() for _ in range(2))
+    assert first_page == second_page
+    assert "Kernels were not timed." in first_page and "–" in first_page
 
 
 def test_the_executable_is_what_compile_gives(report: Report) -> None:
@@ -245,26 +245,28 @@ def test_symbolic_dimensions_take_the_sizes_asked_for() -> None:
 
 def test_another_processor_is_told_but_not_timed() -> None:
     target = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a76"}
-    told = tk.explain(MODULE, target)
-    assert all(math.isnan(k.micros) for k in told.story.kernels)
-    assert told.story.notes[0].startswith("Kernels were not timed:")
-    assert "aarch64" in read(told.html()).one("header").text
-    assert any("fmla" in k.assembly for k in told.story.kernels)
+    report = tk.explain(MODULE, target)
+    assert all(math.isnan(k.micros) for k in report.story.kernels)
+    assert report.story.notes[0].startswith("Kernels were not timed:")
+    assert "aarch64" in read(report.html()).one("header").text
+    assert any("fmla" in k.assembly for k in report.story.kernels)
 
 
 def test_kernels_of_others_are_listed_without_our_texts() -> None:
     mod = make(lambda g, x: g.tanh(g.add(x, 1.0)), x=tensor((Var("n"), 8), "float32"))
-    told = tk.explain(mod, externals=[C_REFERENCE], sizes={"n": 50}, seconds=0.001)
-    others = [k for k in told.story.kernels if k.op_class == "external:c_reference"]
-    assert others
-    for k in others:
+    report = tk.explain(mod, externals=[C_REFERENCE], sizes={"n": 50}, seconds=0.001)
+    external_kernels = [k for k in report.story.kernels if k.op_class == "external:c_reference"]
+    assert external_kernels
+    for k in external_kernels:
         assert k.llvm == k.assembly == "" and "R.function" in k.tir
         assert math.isnan(k.micros)
-    assert any(f"hidden or of unknown size: {others[0].name}" in n for n in told.story.notes)
-    shown = {r.cells["kernel"]: r for r in rows(read(told.html()), "kernels")}
-    for k in others:
-        assert shown[k.name].keys["time of one"] is None
-        assert shown[k.name].texts("side")["assembly"] == "made by another code generator"
+    assert any(
+        f"hidden or of unknown size: {external_kernels[0].name}" in n for n in report.story.notes
+    )
+    rows_by_kernel = {r.cells["kernel"]: r for r in rows(read(report.html()), "kernels")}
+    for k in external_kernels:
+        assert rows_by_kernel[k.name].keys["time of one"] is None
+        assert rows_by_kernel[k.name].texts("side")["assembly"] == "made by another code generator"
 
 
 def test_a_graph_too_large_to_place_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,9 +280,9 @@ def test_a_graph_too_large_to_place_is_a_table(monkeypatch: pytest.MonkeyPatch) 
 
 def test_long_texts_are_cut_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["tensorkiln.report.page"], "MOST_LINES", 7)
-    told = tk.explain(MODULE, seconds=0)
-    text = rows(read(told.html()), "kernels")[0].texts("side")["LLVM IR"]
-    whole = told.story.kernels[0].llvm.rstrip("\n").count("\n") + 1
+    report = tk.explain(MODULE, seconds=0)
+    text = rows(read(report.html()), "kernels")[0].texts("side")["LLVM IR"]
+    whole = report.story.kernels[0].llvm.rstrip("\n").count("\n") + 1
     assert text.count("\n") == 7 and text.endswith(f"… {whole - 7} more lines")
 
 
@@ -321,8 +323,8 @@ def test_a_torch_module_shows_its_class() -> None:
         def forward(self, x: Any) -> Any:
             return self.second(self.first(x).relu())
 
-    told = tk.explain(TwoLayers(), example_inputs=torch.zeros(3, 4), seconds=0)
-    assert shown_name(told) == "TwoLayers"
+    report = tk.explain(TwoLayers(), example_inputs=torch.zeros(3, 4), seconds=0)
+    assert shown_name(report) == "TwoLayers"
 
 
 # -- names that are markup ---------------------------------------------------------------------
@@ -340,14 +342,14 @@ def evil_model(path: Path) -> Path:
     value = helper.make_tensor_value_info
     inputs = [value(f"in{EVIL}", TensorProto.FLOAT, [f"rows{EVIL}", 4])]
     outputs = [value(f"out{EVIL}", TensorProto.FLOAT, [f"rows{EVIL}", 4])]
-    made = helper.make_graph(nodes, f"model{EVIL}", inputs, outputs, [weight])
-    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)]), path)
+    graph = helper.make_graph(nodes, f"model{EVIL}", inputs, outputs, [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
     return path
 
 
 def test_names_are_never_markup(tmp_path: Path) -> None:
-    told = tk.explain(tk.frontend.from_onnx(evil_model(tmp_path / "evil.onnx")), seconds=0)
-    html = told.html()
+    report = tk.explain(tk.frontend.from_onnx(evil_model(tmp_path / "evil.onnx")), seconds=0)
+    html = report.html()
     root = read(html)
     assert root.all("img") == []
     assert html.count("<script") == html.count("</script") == len(root.all("script"))

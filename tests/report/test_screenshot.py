@@ -62,21 +62,21 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=[LIGHT, DARK], ids=["light", "dark"])
-def seen(page: Path, request: Any) -> tuple[Picture, dict[str, Any], str]:
+def capture(page: Path, request: Any) -> tuple[Picture, dict[str, Any], str]:
     """The screenshot, what the script told, and the mode."""
     mode = request.param
-    told = act(page, SCRIPT, mode, size=SIZE)
+    answer = act(page, SCRIPT, mode, size=SIZE)
     image = page.parent / f"{'dark' if mode == DARK else 'light'}.png"
     image = Path(os.environ.get("REPORT_PNG", page.parent)) / image.name
     screenshot(page, SCRIPT, image, mode, size=SIZE)
-    return read_png(image.read_bytes()), told, mode
+    return read_png(image.read_bytes()), answer, mode
 
 
-def test_every_part_is_visible(seen: Any) -> None:
-    picture, told, _ = seen
-    parts = told["parts"]
+def test_every_part_is_visible(capture: Any) -> None:
+    picture, answer, _ = capture
+    parts = answer["parts"]
     assert (picture.width, picture.height) == SIZE
-    assert told["nodes"] == 69 and len(parts["block"]) > 5
+    assert answer["nodes"] == 69 and len(parts["block"]) > 5
     # Three sides, and what is folded: the schedule, and the program that code is made from.
     assert len(parts["texts"]) == 5
     for name in ("graph", "diff", "kernel", "memory"):
@@ -87,26 +87,26 @@ def test_every_part_is_visible(seen: Any) -> None:
     assert len(parts["table"]) == 2  # those of nodes and of memory are made when they are opened
 
 
-def test_operators_and_memory_are_in_colour(seen: Any) -> None:
+def test_operators_and_memory_are_in_colour(capture: Any) -> None:
     """The middle of a box has a colour of its kernel: many kernels, many colours."""
-    picture, told, _ = seen
-    ((_gx, gy, _gw, gh),) = told["parts"]["graph"]
-    shown = [b for b in told["parts"]["node"] if gy <= b[1] and b[1] + b[3] <= gy + gh]
-    assert len(shown) >= 6
-    fills = {picture.at(x + 6, y + h / 2) for x, y, w, h in shown}
+    picture, answer, _ = capture
+    ((_gx, gy, _gw, gh),) = answer["parts"]["graph"]
+    visible_boxes = [b for b in answer["parts"]["node"] if gy <= b[1] and b[1] + b[3] <= gy + gh]
+    assert len(visible_boxes) >= 6
+    fills = {picture.at(x + 6, y + h / 2) for x, y, w, h in visible_boxes}
     assert len(fills) >= 4 and any(max(c) - min(c) > 30 for c in fills)
-    blocks = {picture.at(x + w / 2 + 3, y + h / 2) for x, y, w, h in told["parts"]["block"]}
+    blocks = {picture.at(x + w / 2 + 3, y + h / 2) for x, y, w, h in answer["parts"]["block"]}
     assert len(blocks) >= 5
 
 
-def test_the_diff_is_in_red_and_green(seen: Any) -> None:
-    picture, told, mode = seen
-    ((x, y, w, h),) = told["parts"]["diff"]
+def test_the_diff_is_in_red_and_green(capture: Any) -> None:
+    picture, answer, mode = capture
+    ((x, y, w, h),) = answer["parts"]["diff"]
     assert picture.colours(x, y, w, h) >= ADDED_AND_REMOVED[mode]
 
 
-def test_the_page_is_as_light_or_dark_as_it_says(seen: Any) -> None:
-    picture, _, mode = seen
+def test_the_page_is_as_light_or_dark_as_it_says(capture: Any) -> None:
+    picture, _, mode = capture
     mean = picture.pixels[:, :, :3].astype(float).mean()
     assert mean < 70 if mode == DARK else mean > 200
 
@@ -125,7 +125,7 @@ def test_a_drag_moves_the_graph_and_is_no_click(page: Path) -> None:
     move("pointerdown", 100, 300); move("pointerup", 100, 300);
     told.followed.push(click(one("#graph .node a")));
     """
-    told = act(page, script)
-    first, dragged = told["boxes"]
+    answer = act(page, script)
+    first, dragged = answer["boxes"]
     assert dragged[2:] == first[2:] and dragged[0] < first[0] and dragged[1] > first[1]
-    assert told["followed"] == [False, True]
+    assert answer["followed"] == [False, True]

@@ -64,8 +64,8 @@ def c_cases(
     left_out = NOT_UNDER.get(sanitizer, ())
     chosen = kinds or ",".join(k for k in KINDS if k not in left_out)
 
-    def command(at: int, size: int) -> Sequence[str]:
-        return ["./driver", str(seed), str(at), str(size), chosen]
+    def command(first_case: int, size: int) -> Sequence[str]:
+        return ["./driver", str(seed), str(first_case), str(size), chosen]
 
     return run_cases(command, first, count, folder=folder, environ=OPTIONS, deadline=deadline)
 
@@ -77,8 +77,8 @@ def python_cases(
     if not (folder / "loaders.so").exists():
         build_libraries(folder)
 
-    def command(at: int, size: int) -> Sequence[str]:
-        words = ["-m", "tests.safety.child", str(folder), str(seed), str(at), str(size)]
+    def command(first_case: int, size: int) -> Sequence[str]:
+        words = ["-m", "tests.safety.child", str(folder), str(seed), str(first_case), str(size)]
         return [sys.executable, *words, *([kinds] if kinds else [])]
 
     path = os.pathsep.join([str(ROOT), *sys.path])
@@ -107,7 +107,7 @@ def main() -> int:
     sanitizer = {"none": "", "address": "address,undefined"}.get(o.sanitizer, o.sanitizer)
     first, count = o.case or 0, o.count or (EVER if o.case is None else 1)
     parts = ("c", "python") if o.part == "both" else (o.part,)
-    found = 0
+    finding_count = 0
     with tempfile.TemporaryDirectory() as temporary:
         for part in parts:
             name = f"c-{o.sanitizer}" if part == "c" else "python"
@@ -122,8 +122,8 @@ def main() -> int:
             words += ["--kinds", o.kinds] if o.kinds else []
             line = " ".join(map(str, words))
             print(f"\n-- {line}\n{tally.text(f'{line} --case {{}}'.format)}")
-            found += len(tally.findings)
-    return 1 if found else 0
+            finding_count += len(tally.findings)
+    return 1 if finding_count else 0
 
 
 if __name__ == "__main__":

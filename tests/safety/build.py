@@ -35,8 +35,8 @@ def sanitize(sanitizers: str) -> tuple[str, ...]:
 
 
 def _gcc(*words: str | Path) -> None:
-    done = subprocess.run(["gcc", *map(str, words)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(["gcc", *map(str, words)], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
 
 
 def build_libraries(folder: Path) -> None:
@@ -62,20 +62,20 @@ def build_checked_libraries(folder: Path, sanitizers: str) -> dict[str, str]:
     _gcc(*options, *hidden, "-I", CRT, "-c", source, "-o", runtime)
 
     def link(output: str, files: Sequence[str], flags: Sequence[str]) -> None:
-        own = [f for f in files if Path(f).parent != CRT]
+        own_files = [f for f in files if Path(f).parent != CRT]
         # The driver has the functions that are wrapped.
         flags = [f.replace("-z,defs,", "") for f in flags if f not in ("-O2", "-g0")]
         wrapped = [f"-Wl,--wrap={name}" for name in WRAPPED]
-        _gcc(*options, *own, runtime, *flags, *wrapped, "-o", output)
+        _gcc(*options, *own_files, runtime, *flags, *wrapped, "-o", output)
 
     headers = {}
     for name in NAMES:
-        made = executable(name)
-        made.export_library(folder / f"{name}.so", fcompile=link)
-        headers[name] = made.header()
+        library = executable(name)
+        library.export_library(folder / f"{name}.so", fcompile=link)
+        headers[name] = library.header()
         if name == "graphs":
             (folder / "beside").mkdir(exist_ok=True)
-            made.export_library(folder / "beside" / "net.so", fcompile=link, weights="beside")
+            library.export_library(folder / "beside" / "net.so", fcompile=link, weights="beside")
             _decoy(folder)
             for megabytes in (1, 57):
                 _many_dimensions(folder, megabytes)
@@ -140,10 +140,12 @@ def _many_dimensions(folder: Path, megabytes: int) -> None:
     """dims-<megabytes>.so: a library whose metadata gives a tensor that many dimensions."""
     data = bytearray((folder / "graphs.so").read_bytes())
     sections = read_binary(folder / "graphs.so").sections
-    index, found = next((i, s) for i, s in enumerate(sections) if s.name == ".kiln.meta")
-    said = bytes(data[found.offset : found.offset + found.size]).rstrip(b"\0")
+    index, metadata_section = next((i, s) for i, s in enumerate(sections) if s.name == ".kiln.meta")
+    metadata = bytes(
+        data[metadata_section.offset : metadata_section.offset + metadata_section.size]
+    ).rstrip(b"\0")
     many = b"[" + b'"n", ' * (megabytes * 200_000) + b'"n"]'
-    text, count = re.subn(rb'(?<="shape": )\[[^]]*\]', many, said, count=1)
+    text, count = re.subn(rb'(?<="shape": )\[[^]]*\]', many, metadata, count=1)
     assert count == 1
     table = struct.unpack_from("<Q", data, 0x28)[0]
     struct.pack_into("<QQ", data, table + 64 * index + 24, len(data), len(text))

@@ -71,35 +71,37 @@ def _words(value: object) -> str:
 
 def _outer_arguments(info: FunctionInfo, rng: Random) -> list[Any]:
     n = rng.choice((0, 1, 2, 3, 5, 17))
-    made: list[Any] = []
+    values: list[Any] = []
     for p in info.inputs:
         match p.name:
             case "c":
-                made.append(array(rng, (n,), "bool"))
+                values.append(array(rng, (n,), "bool"))
             case "starts" | "ends" | "axes" | "steps":
                 count = rng.choice((1, 1, 2, 17))
-                made.append(np.array([rng.choice((0, 1, 1, -1, -(1 << 63))) for _ in range(count)]))
+                values.append(
+                    np.array([rng.choice((0, 1, 1, -1, -(1 << 63))) for _ in range(count)])
+                )
             case "boxes":
-                made.append(array(rng, (1, n, 4), "float32"))
+                values.append(array(rng, (1, n, 4), "float32"))
             case "scores":
-                made.append(array(rng, (1, rng.choice((1, 2, 1 << 32)), n), "float32"))
+                values.append(array(rng, (1, rng.choice((1, 2, 1 << 32)), n), "float32"))
             case "most" | "overlap" | "least" | "limit":
-                made.append(array(rng, (), "int64" if p.name == "most" else "float32"))
+                values.append(array(rng, (), "int64" if p.name == "most" else "float32"))
             case "which":
-                made.append(np.array(True))
+                values.append(np.array(True))
             case "label":
-                made.append(rng.choice(("", "text", "\0", "\ud800", "x" * 1000)))
+                values.append(rng.choice(("", "text", "\0", "\ud800", "x" * 1000)))
             case "pair":
-                made.append((any_value(rng, 2), any_value(rng, 2)))
+                values.append((any_value(rng, 2), any_value(rng, 2)))
             case _ if info.name in ("same", "ask"):
-                made.append(any_value(rng, 3))
+                values.append(any_value(rng, 3))
             case _ if info.name == "halve":
-                made.append(array(rng, (n,), "float32"))
+                values.append(array(rng, (n,), "float32"))
             case _ if info.name == "pick":
-                made.append(array(rng, (n, 3), "float32"))
+                values.append(array(rng, (n, 3), "float32"))
             case _:
-                made.append(any_array(rng))
-    return made
+                values.append(any_array(rng))
+    return values
 
 
 def any_value(rng: Random, depth: int) -> Any:
@@ -123,8 +125,8 @@ def any_value(rng: Random, depth: int) -> Any:
         case 6 | 7:
             return any_array(rng)
         case _:
-            made = [any_value(rng, depth - 1) for _ in range(rng.randrange(4))]
-            return tuple(made) if rng.random() < 0.7 else made
+            items = [any_value(rng, depth - 1) for _ in range(rng.randrange(4))]
+            return tuple(items) if rng.random() < 0.7 else items
 
 
 def _ml_dtypes() -> Any:
@@ -141,22 +143,24 @@ def arguments_for(info: FunctionInfo, rng: Random) -> list[Any]:
         return _outer_arguments(info, rng)
     sizes: dict[str, int] = {}
     huge = rng.random() < 0.25
-    made: list[Any] = []
+    arguments: list[Any] = []
     for p in info.inputs:
         if p.shape is None:
-            made.append(rng.choice(scalars.good_values(p.dtype)))
+            arguments.append(rng.choice(scalars.good_values(p.dtype)))
         elif info.name == "take" and p.dtype == "int64":
-            made.append(np.zeros(bind(rng, p.shape, sizes, False), np.int64))
+            arguments.append(np.zeros(bind(rng, p.shape, sizes, False), np.int64))
         else:
-            made.append(array(rng, bind(rng, p.shape, sizes, huge), p.dtype))
-    if rng.random() < 0.1 and made:
-        made[rng.randrange(len(made))] = any_value(rng, 1)
-    return made
+            arguments.append(array(rng, bind(rng, p.shape, sizes, huge), p.dtype))
+    if rng.random() < 0.1 and arguments:
+        arguments[rng.randrange(len(arguments))] = any_value(rng, 1)
+    return arguments
 
 
-def _attempt(call: Callable[[], Any], own: BaseException | None = None) -> tuple[Any, str]:
-    """The result, and what is wrong with how it ended. `own`, which somebody's own method raises,
-    may come through as it is."""
+def _attempt(
+    call: Callable[[], Any], expected_error: BaseException | None = None
+) -> tuple[Any, str]:
+    """The result, and what is wrong with how it ended. `expected_error`, which somebody's own
+    method raises, may come through as it is."""
     try:
         return call(), ""
     except InternalError as error:
@@ -164,7 +168,11 @@ def _attempt(call: Callable[[], Any], own: BaseException | None = None) -> tuple
     except UserError:
         return None, ""
     except BaseException as error:
-        if own is not None and own in (error, error.__cause__, error.__context__):
+        if expected_error is not None and expected_error in (
+            error,
+            error.__cause__,
+            error.__context__,
+        ):
             return None, ""
         return None, f"bare {type(error).__name__}: {error}"
 
@@ -195,18 +203,20 @@ def objects(place: Place, rng: Random) -> str:
     executor = Executor(module)
     info = rng.choice(list(module.functions.values()))
     arguments = arguments_for(info, rng)
-    at = rng.randrange(len(arguments))
-    good = arguments[at] if isinstance(arguments[at], np.ndarray) else np.ones(3, np.float32)
-    others = [np.array(a) if isinstance(a, np.ndarray) and a.size < 1e5 else a for a in arguments]
+    index = rng.randrange(len(arguments))
+    good = arguments[index] if isinstance(arguments[index], np.ndarray) else np.ones(3, np.float32)
+    call_arguments = [
+        np.array(a) if isinstance(a, np.ndarray) and a.size < 1e5 else a for a in arguments
+    ]
 
     def call() -> object:
-        return _attempt(lambda: executor[info.name](*others))
+        return _attempt(lambda: executor[info.name](*call_arguments))
 
     def close() -> object:
         return _attempt(module.close)
 
-    arguments[at], error, words = misbehaving(rng, good, call, close)
-    place.say(f"{name}.{info.name}, argument {at}: {words}")
+    arguments[index], error, words = misbehaving(rng, good, call, close)
+    place.say(f"{name}.{info.name}, argument {index}: {words}")
     wrong = _attempt(lambda: executor[info.name](*arguments), error)[1]
     arguments.clear()
     error.__traceback__ = None  # its frames have values
@@ -248,8 +258,8 @@ def closing(place: Place, rng: Random) -> str:
     closer.start()
     wrong = ""
     for function, arguments in calls:
-        found = _attempt(lambda f=function, a=arguments: executor[f](*a))[1]  # type: ignore[misc]
-        wrong = wrong or found
+        problem = _attempt(lambda f=function, a=arguments: executor[f](*a))[1]  # type: ignore[misc]
+        wrong = wrong or problem
     closer.join()
     return wrong or _closes(module)
 
@@ -287,10 +297,10 @@ def results(place: Place, rng: Random) -> str:
     executor = Executor(module)
     value = any_value(rng, 3)
     place.say(f"same({_words(value)})")
-    made, wrong = _attempt(lambda: executor["same"](value))
-    if callable(made):
-        wrong = _attempt(partial(made, 1, "text"))[1]
-    made = None
+    result_value, wrong = _attempt(lambda: executor["same"](value))
+    if callable(result_value):
+        wrong = _attempt(partial(result_value, 1, "text"))[1]
+    result_value = None
     return wrong or _closes(module)
 
 
@@ -312,8 +322,8 @@ def states(place: Place, rng: Random) -> str:
         steps.append(step)
         place.say(f"{name}.{info.name}: {' '.join(steps)}({', '.join(map(_words, arguments))})")
         method = getattr(executor, step)
-        found = _attempt(lambda m=method, a=arguments: m(info.name, *a))[1]  # type: ignore[misc]
-        wrong = wrong or found
+        problem = _attempt(lambda m=method, a=arguments: m(info.name, *a))[1]  # type: ignore[misc]
+        wrong = wrong or problem
     return wrong
 
 
@@ -322,7 +332,7 @@ def states(place: Place, rng: Random) -> str:
 
 def forking(place: Place, rng: Random) -> str:
     """Children of a process whose threads call: they call, and end."""
-    over, one = threading.Event(), np.ones(2, np.int8)
+    over, ones_vector = threading.Event(), np.ones(2, np.int8)
     name, info = _choose(place, rng)
     arguments = arguments_for(info, rng)
     place.say(f"forks beside {name}.{info.name}({', '.join(map(_words, arguments))})")
@@ -330,7 +340,9 @@ def forking(place: Place, rng: Random) -> str:
     def work() -> None:
         while not over.is_set():
             _attempt(lambda: place.executors[name][info.name](*arguments))
-            _attempt(lambda: place.modules["graphs"]["copy_int8"](one, one.copy(), 1))
+            _attempt(
+                lambda: place.modules["graphs"]["copy_int8"](ones_vector, ones_vector.copy(), 1)
+            )
 
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:
@@ -361,9 +373,9 @@ def threads_that_end(place: Place, rng: Random) -> str:
 
     def run(name: str, function: str, arguments: list[Any]) -> None:
         for _ in range(5):
-            found = _attempt(lambda: place.executors[name][function](*arguments))[1]
-            if found:
-                wrong.append(f"{function}: {found}")
+            problem = _attempt(lambda: place.executors[name][function](*arguments))[1]
+            if problem:
+                wrong.append(f"{function}: {problem}")
 
     all_ = [threading.Thread(target=run, args=row) for row in todo]
     for thread in all_:
@@ -380,13 +392,13 @@ def flat_memory(place: Place, rng: Random) -> str:
     if sum(a.size for a in arguments if isinstance(a, np.ndarray)) > 1 << 16:
         return ""
     place.say(f"800 times {name}.{info.name}({', '.join(map(_words, arguments))})")
-    function, used = place.executors[name][info.name], []
+    function, resident_sizes = place.executors[name][info.name], []
     for k in range(800):
         _attempt(lambda: function(*arguments))
         if k in (399, 799):
             gc.collect()
-            used.append(_resident())
-    grown = used[1] - used[0]
+            resident_sizes.append(_resident())
+    grown = resident_sizes[1] - resident_sizes[0]
     return f"{grown} KiB more after 400 calls" if grown > 2048 else ""
 
 
@@ -403,15 +415,15 @@ def lifetimes(place: Place, rng: Random) -> str:
     arguments = arguments_for(info, rng)
     place.say(f"dropped: {module.path.name} {info.name}({', '.join(map(_words, arguments))})")
     result, wrong = _attempt(partial(executor[info.name], *arguments))
-    kept = [module, executor, result, Exports(executor[info.name])]
-    gone = weakref.ref(module.library)
+    references = [module, executor, result, Exports(executor[info.name])]
+    library_ref = weakref.ref(module.library)
     del module, executor, result
-    rng.shuffle(kept)
-    while kept:
-        kept.pop()
+    rng.shuffle(references)
+    while references:
+        references.pop()
         gc.collect()
     arguments.clear()
-    return wrong or ("the library stays in memory" if gone() is not None else "")
+    return wrong or ("the library stays in memory" if library_ref() is not None else "")
 
 
 KINDS: dict[str, tuple[int, Callable[[Place, Random], str]]] = {

@@ -31,8 +31,8 @@ def main(folder: str, *numbers: str) -> None:
     place = cases.Place.at(Path(folder), lambda words: _say(f": {words}\n"))
     kinds = {**cases.KINDS, **surroundings.KINDS}
     names = [name for name in kinds if only is None or name in only]
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (taken + _ROOM, resource.RLIM_INFINITY))
+    resident_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (resident_bytes + _ROOM, resource.RLIM_INFINITY))
     for k in range(first, first + count):
         rng = Random(f"{seed} {k}")
         name = rng.choices(names, [kinds[n][0] for n in names])[0]

@@ -28,16 +28,16 @@ class Finding:
     """What a case did wrong: the number that replays it, what it is, and the words about it."""
 
     case: int
-    what: str
+    description: str
     words: str
 
     @property
     def signature(self) -> str:
         """The same for findings of one cause, as far as words tell."""
         headline = _headline(self.words)
-        own = "#" in headline or "runtime error" in headline
-        where = "" if own else re.split(r"[(,]| by ", self.what)[0]
-        return f"{where} {_PLACES.sub('', headline)}"
+        is_sanitizer_report = "#" in headline or "runtime error" in headline
+        place = "" if is_sanitizer_report else re.split(r"[(,]| by ", self.description)[0]
+        return f"{place} {_PLACES.sub('', headline)}"
 
 
 def _headline(words: str) -> str:
@@ -49,9 +49,9 @@ def _headline(words: str) -> str:
         return f"{place.rsplit('/', 1)[-1]} runtime error: {error}"
     if "stack-overflow" in lines[0]:
         return "stack-overflow"
-    own = [line for line in lines if re.search(r"#\d+ .*(crt/|entry\.c|hosts/)", line)]
+    own_frames = [line for line in lines if re.search(r"#\d+ .*(crt/|entry\.c|hosts/)", line)]
     summary = [line for line in lines if line.startswith("SUMMARY")]
-    return (own or summary or lines)[0]
+    return (own_frames or summary or lines)[0]
 
 
 @dataclass
@@ -68,10 +68,10 @@ class Tally:
     def text(self, replay: Callable[[int], str]) -> str:
         """Every finding with how to see it again."""
         parts = []
-        for same in self.findings.values():
-            first = min(same, key=lambda f: f.case)
+        for group in self.findings.values():
+            first = min(group, key=lambda f: f.case)
             parts.append(
-                f"! {first.what}\n{first.words}\n  {len(same)} times; {replay(first.case)}"
+                f"! {first.description}\n{first.words}\n  {len(group)} times; {replay(first.case)}"
             )
         return "\n\n".join([*parts, f"{self.cases} cases, {len(self.findings)} findings"])
 
@@ -91,15 +91,15 @@ def run_cases(
 ) -> Tally:
     """Run cases `first`, `first` + 1, ... by a program that prints `@ NUMBER what` before each, and
     `!` before what it finds. One that dies goes on behind the case that ended it."""
-    tally, at, end = Tally(), first, first + count
+    tally, next_case, end = Tally(), first, first + count
     env = {**os.environ, **(environ or {})}
-    while at < end and time.monotonic() < deadline:
-        size = min(batch, end - at)
-        output, status = run_once(command(at, size), folder, env, deadline)
-        last = _read(output, status, tally, at)
-        done = last + 1 if status != "deadline" else end
-        tally.cases += max(done - at, 0) if status != "deadline" else last - at
-        at = max(done, at + 1) if status != 0 else at + size
+    while next_case < end and time.monotonic() < deadline:
+        size = min(batch, end - next_case)
+        output, status = run_once(command(next_case, size), folder, env, deadline)
+        last = _read(output, status, tally, next_case)
+        resume_case = last + 1 if status != "deadline" else end
+        tally.cases += max(resume_case - next_case, 0) if status != "deadline" else last - next_case
+        next_case = max(resume_case, next_case + 1) if status != 0 else next_case + size
     return tally
 
 
@@ -124,7 +124,7 @@ def run_once(
         start_new_session=True,
     )
     assert process.stdout is not None
-    said, status = bytearray(), None
+    output, status = bytearray(), None
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         while status is None:
@@ -133,44 +133,51 @@ def run_once(
                 status = "deadline" if remaining < limit else "hang"
                 break
             piece = os.read(process.stdout.fileno(), 1 << 16)
-            said += piece
+            output += piece
             if not piece:
                 break
     if status is not None:
         os.killpg(process.pid, signal.SIGKILL)
     code = process.wait()
     process.stdout.close()
-    return bytes(said), code if status is None else status
+    return bytes(output), code if status is None else status
 
 
 def _read(output: bytes, status: int | str, tally: Tally, first: int) -> int:
     """Add what a process said; the number of its last case."""
-    case, what, words = first, "before the first case", list[bytes]()
+    case, description, words = first, "before the first case", list[bytes]()
     reports: list[tuple[int, str, list[bytes]]] = []
     for line in output.splitlines():
         if _REPORTS.search(line):
             if line.startswith(b": "):  # it began in the middle of a description
-                what = f"{what.split(' : ')[0]} {line.decode(errors='replace')}"
+                description = f"{description.split(' : ')[0]} {line.decode(errors='replace')}"
             words = [line]
-            reports.append((case, what, words))
+            reports.append((case, description, words))
         elif line.startswith(b"@ "):
-            number, _, rest = line[2:].partition(b" ")
-            case, what, words = int(number), rest.decode(errors="replace"), []
+            number, _, details = line[2:].partition(b" ")
+            case, description, words = int(number), details.decode(errors="replace"), []
         elif line.startswith(b": "):
-            what, words = f"{what.split(' : ')[0]} {line.decode(errors='replace')}", []
+            description, words = (
+                f"{description.split(' : ')[0]} {line.decode(errors='replace')}",
+                [],
+            )
         elif words and len(words) < 40:
             words.append(line)
     for number, text, lines in reports:
         tally.add(Finding(number, text, b"\n".join(lines).decode(errors="replace")))
     if status == "hang":
         tally.add(
-            Finding(case, what, f"nothing was heard for {SILENT:.0f} s, or longer where others run")
+            Finding(
+                case,
+                description,
+                f"nothing was heard for {SILENT:.0f} s, or longer where others run",
+            )
         )
     elif status not in (0, "deadline") and not _is_explained(output, case, reports):
         number = int(status)
         name = signal.Signals(-number).name if number < 0 else f"status {number}"
         tail = output[-1500:].decode(errors="replace")
-        tally.add(Finding(case, what, f"ended with {name}\n{tail}"))
+        tally.add(Finding(case, description, f"ended with {name}\n{tail}"))
     return case
 
 

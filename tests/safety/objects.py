@@ -107,10 +107,10 @@ def misbehaving(
     value: Any = act
     if method in ("shape", "dtype", "ndim", "flags", "__array_interface__", "__class__"):
         value = property(act)
-    made: Any = type("Misbehaving", base, {method: value})
-    found = array.view(made) if is_array else made(array)
+    misbehaving_class: Any = type("Misbehaving", base, {method: value})
+    misbehaving_object = array.view(misbehaving_class) if is_array else misbehaving_class(array)
     words = f"{method} {deed} {type(error).__name__} {type(answer).__name__}"
-    return found, error, f"{'ndarray' if is_array else 'object'} {words}"
+    return misbehaving_object, error, f"{'ndarray' if is_array else 'object'} {words}"
 
 
 def _do(deed: str, array: Any, call: Callable[[], object], close: Callable[[], object]) -> None:

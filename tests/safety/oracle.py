@@ -28,8 +28,8 @@ def _concat(x: Any, y: Any) -> Any:
 
 
 def _dynamic(op: str, **attrs: Any) -> Any:
-    found = DYNAMIC[op]
-    return lambda *arrays: found.numpy(arrays, found.complete(attrs))
+    operator = DYNAMIC[op]
+    return lambda *arrays: operator.numpy(arrays, operator.complete(attrs))
 
 
 def _places(x: Any) -> Any:
@@ -68,11 +68,11 @@ def wrong_result(name: str, arguments: Sequence[Any], result: Any) -> str:
         want = RIGHT[name](*arguments)
     except Exception as error:
         return f"taken, and NumPy refuses it: {type(error).__name__}: {error}"
-    wanted = want if isinstance(want, tuple) else (want,)
-    given = result if isinstance(result, tuple) else (result,)
-    if len(wanted) != len(given):
-        return f"{len(given)} results, expected {len(wanted)}"
-    for w, g in zip(map(np.asarray, wanted), given, strict=True):
+    expected = want if isinstance(want, tuple) else (want,)
+    results = result if isinstance(result, tuple) else (result,)
+    if len(expected) != len(results):
+        return f"{len(results)} results, expected {len(expected)}"
+    for w, g in zip(map(np.asarray, expected), results, strict=True):
         if g.shape != w.shape:
             return f"a result of shape {g.shape}, expected {w.shape}"
         if not np.allclose(g.numpy(), w, rtol=1e-3, atol=1e-3, equal_nan=True):

@@ -70,11 +70,15 @@ def environment(place: Place, rng: Random) -> str:
         "try: print(load(sys.argv[1]).library.dll.kiln_get_num_threads())\n"
         "except Exception as error: print(int(error.code == 'bad-knob'))"
     )
-    done = _python(code, place.folder / "graphs.so", KILN_NUM_THREADS=value)
-    if done.returncode:
-        return done.stderr[-600:]
-    most, found = len(os.sched_getaffinity(0)), int(done.stdout)
-    return "" if 1 <= found <= most else f"{found} threads, of {most} processors"
+    process = _python(code, place.folder / "graphs.so", KILN_NUM_THREADS=value)
+    if process.returncode:
+        return process.stderr[-600:]
+    processor_count, thread_count = len(os.sched_getaffinity(0)), int(process.stdout)
+    return (
+        ""
+        if 1 <= thread_count <= processor_count
+        else f"{thread_count} threads, of {processor_count} processors"
+    )
 
 
 def _open_files() -> set[str]:
@@ -115,7 +119,7 @@ def odd_files(place: Place, rng: Random) -> str:
             "try: load(sys.argv[1])\nexcept (UserError, OSError): pass"
         )
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 [sys.executable, "-c", code, str(path)],
                 timeout=4 * SECONDS,
                 capture_output=True,
@@ -124,8 +128,8 @@ def odd_files(place: Place, rng: Random) -> str:
             )
         except subprocess.TimeoutExpired:
             return f"has not ended after {4 * SECONDS} s"
-    if done.returncode:
-        return f"ended with {done.returncode}: {done.stderr[-600:]}"
+    if process.returncode:
+        return f"ended with {process.returncode}: {process.stderr[-600:]}"
     return "" if _open_files() == before else "a file is left open"
 
 
@@ -137,10 +141,10 @@ def _cache() -> Iterator[Path]:
 
 def others_cache(place: Place, rng: Random) -> str:
     """A cache that another user owns, or may write to, is not believed: what is in it would run."""
-    way = rng.choice(("entry owned", "folder owned", "entry writable", "folder writable"))
-    if "owned" in way and os.geteuid() != 0:
+    weakness = rng.choice(("entry owned", "folder owned", "entry writable", "folder writable"))
+    if "owned" in weakness and os.geteuid() != 0:
         return ""
-    place.say(f"a cache whose {way}")
+    place.say(f"a cache whose {weakness}")
     number = rng.randrange(2, 9)
     code = (
         "import sys, numpy as np, tensorkiln as tk; from tensorkiln.script import from_source\n"
@@ -153,11 +157,11 @@ def others_cache(place: Place, rng: Random) -> str:
         if first.returncode:
             return first.stderr[-600:]
         # The C compiler's own files lie in a folder that nobody else can enter.
-        ours = cache / "objects" if "entry" in way else cache
-        files = [p for p in ours.rglob("*") if p.is_file()]
+        owned_folder = cache / "objects" if "entry" in weakness else cache
+        files = [p for p in owned_folder.rglob("*") if p.is_file()]
         folders = [cache, *(p for p in cache.rglob("*") if p.is_dir())]
-        for path in files if "entry" in way else folders:
-            if "owned" in way:
+        for path in files if "entry" in weakness else folders:
+            if "owned" in weakness:
                 os.chown(path, 12345, 12345)
             else:
                 path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o022)
@@ -166,9 +170,9 @@ def others_cache(place: Place, rng: Random) -> str:
             os.utime(path, ns=(0, path.stat().st_mtime_ns))
         second = _python(code, **environ)
         old = [p for p in files if p.exists() and p.stat().st_ino == numbers[p]]
-        used = [p for p in old if p.stat().st_atime_ns != 0]
-    if second.returncode == 0 and used:
-        return f"{len(used)} of {len(files)} entries were read from it, and believed"
+        entries_read = [p for p in old if p.stat().st_atime_ns != 0]
+    if second.returncode == 0 and entries_read:
+        return f"{len(entries_read)} of {len(files)} entries were read from it, and believed"
     return ""
 
 
@@ -182,9 +186,11 @@ def private_cache(place: Place, rng: Random) -> str:
         f"tk.compile(from_source({_SMALL % 3!r}), tk.Target('native')).jit()"
     )
     with _cache() as cache:
-        done = _python(code, KILN_CACHE_DIR=str(cache), KILN_CACHE="1", XDG_CACHE_HOME=str(cache))
-        if done.returncode:
-            return done.stderr[-600:]
+        process = _python(
+            code, KILN_CACHE_DIR=str(cache), KILN_CACHE="1", XDG_CACHE_HOME=str(cache)
+        )
+        if process.returncode:
+            return process.stderr[-600:]
         wide = [p for p in (cache, *cache.rglob("*")) if p.stat().st_mode & 0o022]
     return f"others may write {wide[0].name!r} and {len(wide) - 1} more" if wide else ""
 
@@ -192,13 +198,13 @@ def private_cache(place: Place, rng: Random) -> str:
 def masks(place: Place, rng: Random) -> str:
     """The mask of the process is that of all its threads: nobody changes it, not for a moment."""
     place.say("umask during export_library")
-    made = tk.compile(from_source(_SMALL % rng.randrange(2, 9)), tk.Target("native"))
+    executable = tk.compile(from_source(_SMALL % rng.randrange(2, 9)), tk.Target("native"))
     calls: list[int] = []
     umask = os.umask
     os.umask = lambda mask: calls.append(mask) or umask(mask)  # type: ignore[func-returns-value]
     try:
         with tempfile.TemporaryDirectory() as name:
-            made.export_library(Path(name) / "net.so").chmod(0o600)
+            executable.export_library(Path(name) / "net.so").chmod(0o600)
     finally:
         os.umask = umask
     return f"os.umask({calls[0]}) of all threads was called" if calls else ""
@@ -208,18 +214,18 @@ def full_disk(place: Place, rng: Random) -> str:
     """No room, at any byte of an export: an error, nothing left of the file, and then it works."""
     limit, is_disk = rng.choice((0, 1, 4096, 20000, 60000, 100000)), rng.random() < 0.5
     place.say(f"export_library with room for {limit} bytes{' of a disk' if is_disk else ''}")
-    made = tk.compile(from_source(_SMALL % 2), tk.Target("native"))
+    executable = tk.compile(from_source(_SMALL % 2), tk.Target("native"))
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "net.so"
 
         def export() -> int:
             try:
-                made.export_library(path)
+                executable.export_library(path)
                 load_module(path).close()
                 return 0
             except (UserError, OSError):
-                left = [p.name for p in path.parent.iterdir()]
-                return 9 if left else 7
+                leftovers = [p.name for p in path.parent.iterdir()]
+                return 9 if leftovers else 7
             except BaseException as error:
                 os.write(1, f"! {type(error).__name__}: {error}\n".encode())
                 return 8
@@ -244,10 +250,10 @@ def full_disk(place: Place, rng: Random) -> str:
 def newer_container(place: Place, rng: Random) -> str:
     """A container of a minor version to come is read by Python and by C alike."""
     data = bytearray((place.folder / "loaders.so").read_bytes())
-    at = data.find(b"KILNSET\0")
+    container_offset = data.find(b"KILNSET\0")
     minor = rng.choice((1, 2, 255))
     place.say(f"container of version 1.{minor}")
-    data[at + 10 : at + 12] = minor.to_bytes(2, "little")
+    data[container_offset + 10 : container_offset + 12] = minor.to_bytes(2, "little")
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "net.so"
         path.write_bytes(data)

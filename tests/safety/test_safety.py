@@ -34,9 +34,9 @@ int __register_atfork(void (*a)(void), void (*b)(void), void (*c)(void), void *d
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the libraries of Python callers are."""
-    made = tmp_path_factory.mktemp("safety")
-    build_libraries(made)
-    return made
+    library_folder = tmp_path_factory.mktemp("safety")
+    build_libraries(library_folder)
+    return library_folder
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,9 @@ def test_a_lock_that_a_child_does_not_open_is_found(
     options = OPTIONS["ASAN_OPTIONS"] + ":verify_asan_link_order=0"
     monkeypatch.setitem(OPTIONS, "ASAN_OPTIONS", options)
     tally = c_cases(checked, "quick", 0, 0, 1, NEVER, "fork")
-    assert any("the child ended with status" in what for what in tally.findings), tally.findings
+    assert any("the child ended with status" in description for description in tally.findings), (
+        tally.findings
+    )
 
 
 def test_some_cases_of_python_callers(folder: Path) -> None:
@@ -78,7 +80,7 @@ def test_a_seed_makes_the_same_cases(folder: Path) -> None:
     """Numbers, kinds and arguments, whoever runs them and when."""
     child = (sys.executable, "-m", "tests.safety.child", str(folder), "3", "0", "30", QUICK)
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    said = [
+    case_lists = [
         [
             line
             for line in run_once(child, ROOT, environ, NEVER)[0].splitlines()
@@ -86,4 +88,4 @@ def test_a_seed_makes_the_same_cases(folder: Path) -> None:
         ]
         for _ in range(2)
     ]
-    assert said[0] == said[1] and len(said[0]) > 30
+    assert case_lists[0] == case_lists[1] and len(case_lists[0]) > 30

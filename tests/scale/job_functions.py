@@ -93,12 +93,12 @@ def dies_once(marker: str, x: int) -> int:
 
 def cleans_up(folder: str) -> None:
     """Holds a file until it ends, however that comes."""
-    held = Path(folder) / f"held-{os.getpid()}"
-    held.touch()
+    held_file = Path(folder) / f"held-{os.getpid()}"
+    held_file.touch()
     try:
         time.sleep(600)
     finally:
-        held.unlink()
+        held_file.unlink()
 
 
 def interrupted() -> None:
@@ -109,9 +109,9 @@ def pid() -> int:
     return os.getpid()
 
 
-def arguments(*given: Any) -> tuple[Any, ...]:
+def arguments(*values: Any) -> tuple[Any, ...]:
     """What came, as it came."""
-    return given
+    return values
 
 
 def recursion() -> None:

@@ -52,19 +52,19 @@ def test_bytes_of_a_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("requires", "most"),
+    ("requires", "row_limit"),
     [((), None), (("batch <= 512",), 512), (("batch < 512", "n <= 4"), 511), (("n <= 4",), None)],
 )
-def test_conditions_of_the_library_count(requires: tuple[str, ...], most: int | None) -> None:
-    assert most_of("batch", requires) == most
+def test_conditions_of_the_library_count(requires: tuple[str, ...], row_limit: int | None) -> None:
+    assert most_of("batch", requires) == row_limit
     f = _function(requires=requires)
-    limit = most or 1024
+    limit = row_limit or 1024
     assert rows_of_a_call(f, "batch", None, 10_000) == (min(limit, 1024), 1)
     assert rows_of_a_call(f, "batch", None, 0) == (1, 1)
     assert rows_of_a_call(f, "batch", 7, 10) == (7, 1)
-    if most is not None:
-        with pytest.raises(tk.UserError, match=f"1 to {most} rows at a time"):
-            rows_of_a_call(f, "batch", most + 1, 10)
+    if row_limit is not None:
+        with pytest.raises(tk.UserError, match=f"1 to {row_limit} rows at a time"):
+            rows_of_a_call(f, "batch", row_limit + 1, 10)
 
 
 def test_a_least_number_of_rows() -> None:
@@ -80,8 +80,8 @@ def test_a_compiled_network_says_what_a_row_takes(tmp_path: Path) -> None:
     f = tk.load(tmp_path / "mlp.so")
     info = f.functions["main"]
     assert re.search(r"batch", str(info.workspace_bytes))
-    held = size_of(info.workspace_bytes, {"batch": 64})
+    workspace_bytes = size_of(info.workspace_bytes, {"batch": 64})
     import numpy as np
 
     f(np.zeros((64, 784), np.float32))
-    assert f.executor.workspace_bytes == held > 0
+    assert f.executor.workspace_bytes == workspace_bytes > 0

@@ -134,15 +134,15 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 def test_jobs_when_a_machine_is_killed(engine: Engine, tmp_path: Path) -> None:
     log = tmp_path / "log"
     many = [Job(str(i), f.slow_double, (i, 0.1, str(log)), str(i)) for i in range(COUNT)]
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     for outcome in run_jobs(many, engine.executor):
-        found.append(outcome)
-        if len(found) == 5:
+        outcomes.append(outcome)
+        if len(outcomes) == 5:
             engine.kill()
-    assert Counter(o.job.key for o in found) == {str(i): 1 for i in range(COUNT)}
+    assert Counter(o.job.key for o in outcomes) == {str(i): 1 for i in range(COUNT)}
     with ThreadPoolExecutor(4) as pool:
         expected = {o.job.key: o.result for o in run_jobs(many, pool)}
-    assert {o.job.key: o.result for o in found} == expected
+    assert {o.job.key: o.result for o in outcomes} == expected
     assert {*log.read_text().split()} == {str(i) for i in range(COUNT)}
 
 
@@ -158,22 +158,22 @@ def test_jobs_that_fail(engine: Engine, tmp_path: Path) -> None:
         Job("tuple", f.arguments, ((f.double, 2), {"key": 1}, [f.double])),
         *(Job(str(i), f.double, (i,)) for i in range(10)),
     ]
-    found = {o.job.key: o for o in run_jobs(many, engine.executor)}
-    assert len(found) == len(many)
+    outcomes = {o.job.key: o for o in run_jobs(many, engine.executor)}
+    assert len(outcomes) == len(many)
     for key, kind, code in (
         ("value", "ValueError", ""),
         ("user", "UserError", "bad-thing"),
         ("arguments", "TwoArguments", ""),
         ("unpicklable", "Unpicklable", ""),
     ):
-        failure = found[key].failure
+        failure = outcomes[key].failure
         assert failure is not None and (failure.kind, failure.code) == (kind, code), key
-        assert not failure.lost and found[key].tries == 1
-    assert found["lock"].failure is not None and not found["lock"].failure.lost
-    assert found["once"].result == 8
-    assert [found[str(i)].result for i in range(10)] == [2 * i for i in range(10)]
+        assert not failure.lost and outcomes[key].tries == 1
+    assert outcomes["lock"].failure is not None and not outcomes["lock"].failure.lost
+    assert outcomes["once"].result == 8
+    assert [outcomes[str(i)].result for i in range(10)] == [2 * i for i in range(10)]
     if engine.executor.__class__.__module__.startswith("tensorkiln"):
-        assert found["tuple"].result == ((f.double, 2), {"key": 1}, [f.double])
+        assert outcomes["tuple"].result == ((f.double, 2), {"key": 1}, [f.double])
 
 
 def test_a_job_that_kills_every_worker(engine: Engine) -> None:

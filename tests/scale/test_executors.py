@@ -110,15 +110,15 @@ def test_what_takes_no_jobs(call: str, wrong: object) -> None:
 
 
 def test_arguments_are_executors_or_their_names() -> None:
-    with given_executor(None) as none:
-        assert none is None
-    with ThreadPoolExecutor(1) as own:
-        with given_executor(own) as same:
-            assert same is own
-        assert own.submit(abs, -1).result() == 1, "it is not ended"
-    with given_executor("local:1") as made:
-        assert isinstance(made, LocalExecutor)
+    with given_executor(None) as no_executor:
+        assert no_executor is None
+    with ThreadPoolExecutor(1) as own_executor:
+        with given_executor(own_executor) as same_executor:
+            assert same_executor is own_executor
+        assert own_executor.submit(abs, -1).result() == 1, "it is not ended"
+    with given_executor("local:1") as local_executor:
+        assert isinstance(local_executor, LocalExecutor)
     with pytest.raises(RuntimeError):
-        made.submit(abs, -1)
+        local_executor.submit(abs, -1)
     with pytest.raises(UserError, match="did you mean 'local'"):
         given_executor("locl").__enter__()

@@ -60,10 +60,10 @@ def test_every_row_is_made(whole: Whole) -> None:
 EVERY = [pytest.param(1, marks=pytest.mark.scale, id="all"), pytest.param(5, id="some")]
 
 
-@pytest.mark.parametrize("every", EVERY)
-def test_equal_to_single_compiles(whole: Whole, tmp_path: Path, every: int) -> None:
+@pytest.mark.parametrize("stride", EVERY)
+def test_equal_to_single_compiles(whole: Whole, tmp_path: Path, stride: int) -> None:
     """Byte for byte, by `kiln compile` where it takes the model, in another cache."""
-    rows = whole.report.rows[every - 1 :: every]
+    rows = whole.report.rows[stride - 1 :: stride]
     targets = {
         "old": "llvm",
         "v3": '{"kind":"llvm","mcpu":"x86-64-v3"}',
@@ -74,8 +74,8 @@ def test_equal_to_single_compiles(whole: Whole, tmp_path: Path, every: int) -> N
         patch.delenv("KILN_CACHE_DIR")
         for row in rows:
             name = row.name.partition("/")[2]
-            made = tmp_path / row.target_name / name
-            made.parent.mkdir(exist_ok=True)
+            library = tmp_path / row.target_name / name
+            library.parent.mkdir(exist_ok=True)
             precision = None
             if row.target_name == "v3":  # said, though it is the default
                 precision = "bfloat16" if "bfloat16" in name else "float32"
@@ -86,7 +86,7 @@ def test_equal_to_single_compiles(whole: Whole, tmp_path: Path, every: int) -> N
                     name="script",
                     precision=precision,
                     optimize="size" if row.target_name == "plain" else None,
-                ).export_library(made)
+                ).export_library(library)
                 continue
             words = ["--name", "beside_it" if row.model == "outside" else row.model]
             words += ["--precision", precision] if precision else []
@@ -97,7 +97,7 @@ def test_equal_to_single_compiles(whole: Whole, tmp_path: Path, every: int) -> N
             model = whole.folder / f"{inside}{row.model}.onnx"
             target = targets[row.target_name]
             assert (
-                main(["compile", str(model), "-q", "-o", str(made), "--target", target, *words])
+                main(["compile", str(model), "-q", "-o", str(library), "--target", target, *words])
                 == 0
             )
     made_names = {f.name for row in rows for f in row.files}
@@ -105,11 +105,11 @@ def test_equal_to_single_compiles(whole: Whole, tmp_path: Path, every: int) -> N
 
 
 def test_the_report(whole: Whole) -> None:
-    found = json.loads((whole.folder / "out" / REPORT).read_text())
-    assert [row["name"] for row in found["rows"]] == [row.name for row in whole.report.rows]
-    assert found["names"] == sorted(whole.hashes)
-    assert str(whole.folder) not in json.dumps(found), "no paths: outputs may be moved"
-    first = found["rows"][0]
+    report = json.loads((whole.folder / "out" / REPORT).read_text())
+    assert [row["name"] for row in report["rows"]] == [row.name for row in whole.report.rows]
+    assert report["names"] == sorted(whole.hashes)
+    assert str(whole.folder) not in json.dumps(report), "no paths: outputs may be moved"
+    first = report["rows"][0]
     assert first["files"][0]["sha256"] == whole.hashes[first["name"]]
     assert first["error"] is None and first["seconds"] > 0 and first["tries"] == 1
 
@@ -128,8 +128,8 @@ def test_another_folder_is_filled_from_the_cache(whole: Whole, tmp_path: Path) -
     assert set(states(report).values()) == {"cached"}
     assert hashes(tmp_path / "out") == whole.hashes
     for name in whole.hashes:
-        here, there = tmp_path / "out" / name, whole.folder / "out" / name
-        assert here.stat().st_mode == there.stat().st_mode
+        copy_path, original_path = tmp_path / "out" / name, whole.folder / "out" / name
+        assert copy_path.stat().st_mode == original_path.stat().st_mode
 
 
 # -- what is missing -------------------------------------------------------------------------------
@@ -163,9 +163,9 @@ def test_what_is_damaged_is_made_again(
             damage(tmp_path / "out" / "v3" / "mlp.so")
             again = farm(small, tmp_path / "out", executor=pool)
             assert hashes(tmp_path / "out") == good
-            asked = [row for row in again.rows if row.tries]
-            assert "v3/mlp.so" in [row.name for row in asked]
-            assert {row.state for row in asked} == {State.CACHED if cached else State.MADE}
+            tried_rows = [row for row in again.rows if row.tries]
+            assert "v3/mlp.so" in [row.name for row in tried_rows]
+            assert {row.state for row in tried_rows} == {State.CACHED if cached else State.MADE}
             assert len(again.rows) == len(report.rows) == len(again.made) + len(again.cached)
 
 
@@ -182,27 +182,27 @@ def test_a_folder_in_the_place_of_a_file(small: Path, tmp_path: Path) -> None:
         assert not farm(small, tmp_path / "out", executor=pool).failed
 
 
-@pytest.mark.parametrize("what", ["model", "weights", "option", "target", "compiler"])
+@pytest.mark.parametrize("subject", ["model", "weights", "option", "target", "compiler"])
 def test_what_has_changed_is_made_again(
-    whole: Whole, cache: Path, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+    whole: Whole, cache: Path, tmp_path: Path, subject: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "changing"
     manifest = write_networks(folder, 'models.outside = "outside.onnx"\ntargets.here = "llvm"\n')
     with ThreadPoolExecutor(1) as pool:
         first = farm(manifest, tmp_path / "out", executor=pool)
         assert states(first) == {"here/outside.so": "made"}
-        if what in ("model", "weights"):
-            file = folder / ("outside.onnx" if what == "model" else "outside.bin")
+        if subject in ("model", "weights"):
+            file = folder / ("outside.onnx" if subject == "model" else "outside.bin")
             data = file.read_bytes()
-            changed = data.replace(b"product", b"pro_uct") if what == "model" else data[::-1]
-            assert changed != data, what
+            changed = data.replace(b"product", b"pro_uct") if subject == "model" else data[::-1]
+            assert changed != data, subject
             file.write_bytes(changed)
-        elif what == "compiler":
-            other = {**compiler_identity(), "sources": "of another version"}
-            monkeypatch.setattr("tensorkiln.scale.build.compiler_identity", lambda: other)
+        elif subject == "compiler":
+            other_identity = {**compiler_identity(), "sources": "of another version"}
+            monkeypatch.setattr("tensorkiln.scale.build.compiler_identity", lambda: other_identity)
         else:
             text = manifest.read_text()
-            options = 'defaults.allow_licenses = ["Apache-2.0"]\n' if what == "option" else ""
+            options = 'defaults.allow_licenses = ["Apache-2.0"]\n' if subject == "option" else ""
             text = text.replace('"llvm"', '{ target = { kind = "llvm", mcpu = "x86-64-v2" } }')
             manifest.write_text(options + (manifest.read_text() if options else text))
         again = farm(manifest, tmp_path / "out", executor=pool)
@@ -220,8 +220,8 @@ def test_rows_that_are_asked_for(small: Path, tmp_path: Path) -> None:
             "v3/conv.so",
             "v3/conv-bfloat16.so",
         ]
-        rest = farm(small, tmp_path / "out", executor=pool, only=["old/conv.so"])
-        assert len(rest.rows) == 1
+        single_row = farm(small, tmp_path / "out", executor=pool, only=["old/conv.so"])
+        assert len(single_row.rows) == 1
         again = farm(small, tmp_path / "out", executor=Never())
     assert set(states(again).values()) == {"cached"}
     with pytest.raises(UserError, match="did you mean 'old/mlp.so'"):

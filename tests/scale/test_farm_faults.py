@@ -78,10 +78,10 @@ def test_a_row_that_fails_costs_itself(failing: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         report = farm(failing, tmp_path / "out", executor=pool)
         assert [row.model for row in (*report.made, *report.cached)] == ["good"]
-        found = {row.model: row.failure for row in report.failed}
-        assert set(found) == set(WHY)
+        failures = {row.model: row.failure for row in report.failed}
+        assert set(failures) == set(WHY)
         for model, (code, text) in WHY.items():
-            failure = found[model]
+            failure = failures[model]
             assert failure is not None and text in failure.message, (model, failure)
             assert not code or failure.code == code, (model, failure)
             assert not failure.lost and "Traceback" not in failure.message
@@ -123,9 +123,9 @@ def test_policies(failing: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, err = capsys.readouterr()
     assert err == "" and text.startswith("  FILE")
     for row in document["rows"]:
-        (shown,) = [line for line in text.splitlines() if line.split()[0] == row["name"]]
-        assert shown.split()[1] == row["state"]
-        assert row["error"] is None or row["error"]["message"].splitlines()[0] in shown
+        (row_line,) = [line for line in text.splitlines() if line.split()[0] == row["name"]]
+        assert row_line.split()[1] == row["state"]
+        assert row["error"] is None or row["error"]["message"].splitlines()[0] in row_line
 
 
 def test_fail_fast(failing: Path, tmp_path: Path) -> None:
@@ -159,8 +159,8 @@ def test_a_worker_with_another_compiler(
 ) -> None:
     class Other(ThreadPoolExecutor):
         def submit(self, *args: Any, **kwargs: Any) -> Any:
-            other = {**compiler_identity(), "numpy": "0.1"}
-            monkeypatch.setattr("tensorkiln.scale.build.compiler_identity", lambda: other)
+            other_identity = {**compiler_identity(), "numpy": "0.1"}
+            monkeypatch.setattr("tensorkiln.scale.build.compiler_identity", lambda: other_identity)
             return super().submit(*args, **kwargs)
 
     with Other(1) as pool:
@@ -194,23 +194,23 @@ def begun(small: Path, out: Path, *words: str) -> subprocess.Popen[str]:
 
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
     """The processes of a session."""
-    found = []
+    process_ids = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[3]) == process.pid and fields[0] != "Z":
-            found.append(int(entry.name))
-    return found
+            process_ids.append(int(entry.name))
+    return process_ids
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="/proc is Linux's")
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
 def test_an_interrupted_farm_goes_on(
     small: Path,
     tmp_path: Path,
-    how: signal.Signals,
+    signal_number: signal.Signals,
     monkeypatch: pytest.MonkeyPatch,
     fresh_cache: Callable[[Path], Path],
     ctrl_c: None,
@@ -221,30 +221,30 @@ def test_an_interrupted_farm_goes_on(
         monkeypatch.setenv("KILN_CACHE_DIR", str(fresh_cache(tmp_path / f"cache{attempt}")))
         out = tmp_path / f"out{attempt}"
         process = begun(small, out)
-        os.kill(process.pid, how)
+        os.kill(process.pid, signal_number)
         _, err = process.communicate(timeout=300)
         if process.returncode:
             break
-    assert process.returncode == {signal.SIGINT: 130}.get(how, -how), err
+    assert process.returncode == {signal.SIGINT: 130}.get(signal_number, -signal_number), err
     until = time.monotonic() + 60
     while workers_of(process):  # which notice that their parent is gone
         assert time.monotonic() < until, "workers outlive the farm"
         time.sleep(0.05)
-    there = hashes(out)
-    assert there
-    assert all(name.endswith(".so") for name in there), "whole files only"
+    earlier_hashes = hashes(out)
+    assert earlier_hashes
+    assert all(name.endswith(".so") for name in earlier_hashes), "whole files only"
     assert not list((tmp_path / "temporary").iterdir()), "workers clean up"
-    if how is signal.SIGINT:
+    if signal_number is signal.SIGINT:
         assert "interrupted" in err and "Traceback" not in err
-        found = json.loads((out / REPORT).read_text())
-        assert "waiting" in {row["state"] for row in found["rows"]}
+        written_report = json.loads((out / REPORT).read_text())
+        assert "waiting" in {row["state"] for row in written_report["rows"]}
     with ThreadPoolExecutor(1) as pool:
         report = farm(small, out, executor=pool)
         assert len(report.rows) == 6 == len(report.made) + len(report.cached)
         straight = farm(small, tmp_path / "straight", executor=pool)
     assert not straight.failed
     assert hashes(out) == hashes(tmp_path / "straight")
-    assert there.items() <= hashes(out).items()
+    assert earlier_hashes.items() <= hashes(out).items()
 
 
 class KillWorkers(Progress):
@@ -291,15 +291,15 @@ def test_records_of_a_manifest(cache: Path, tmp_path: Path) -> None:
     chosen = measured(tk.Target(target), tk.frontend.from_onnx(path), terms=2)
     Records(tuple(chosen)).write(tmp_path / "some.records")
     whole = {"models": {"net": str(path)}, "targets": {"v2": {"target": target}}}
-    made = []
-    for said in ({}, {"records": str(tmp_path / "some.records")}):
-        report = farm({**whole, "defaults": said}, tmp_path / f"out{len(made)}")
+    contents = []
+    for defaults in ({}, {"records": str(tmp_path / "some.records")}):
+        report = farm({**whole, "defaults": defaults}, tmp_path / f"out{len(contents)}")
         assert states(report) == {"v2/net.so": "made"}, report
-        made.append((tmp_path / f"out{len(made)}" / "v2" / "net.so").read_bytes())
-    assert made[0] != made[1]
+        contents.append((tmp_path / f"out{len(contents)}" / "v2" / "net.so").read_bytes())
+    assert contents[0] != contents[1]
     source = tk.frontend.from_onnx(path)
     alone = tk.compile(source, target, name="net", records=tmp_path / "some.records")
-    assert alone.export_library(tmp_path / "alone.so").read_bytes() == made[1]
-    again = farm({**whole, "defaults": said}, tmp_path / "out0")
+    assert alone.export_library(tmp_path / "alone.so").read_bytes() == contents[1]
+    again = farm({**whole, "defaults": defaults}, tmp_path / "out0")
     assert states(again) == {"v2/net.so": "cached"}
-    assert (tmp_path / "out0" / "v2" / "net.so").read_bytes() == made[1]
+    assert (tmp_path / "out0" / "v2" / "net.so").read_bytes() == contents[1]

@@ -38,12 +38,12 @@ def job(key: str, run: Callable[..., Any], *arguments: Any) -> Job:
 
 def results(outcomes: Iterator[Outcome]) -> dict[str, Any]:
     """By key; each comes once."""
-    found: dict[str, Any] = {}
+    by_key: dict[str, Any] = {}
     for outcome in outcomes:
-        assert outcome.job.key not in found, "delivered twice"
+        assert outcome.job.key not in by_key, "delivered twice"
         assert (outcome.failure is None) or outcome.result is None
-        found[outcome.job.key] = outcome.failure or outcome.result
-    return found
+        by_key[outcome.job.key] = outcome.failure or outcome.result
+    return by_key
 
 
 # -- what jobs do ----------------------------------------------------------------------------------
@@ -67,8 +67,8 @@ def test_without_an_executor_there_is_one() -> None:
 
 
 def test_arguments_come_as_they_are(local: LocalExecutor) -> None:
-    given = (None, (f.double, 2), [1, (2,)], {"key": f.double}, b"x" * 10, Job("k", f.double))
-    assert results(run_jobs([job("a", f.arguments, *given)], local)) == {"a": given}
+    values = (None, (f.double, 2), [1, (2,)], {"key": f.double}, b"x" * 10, Job("k", f.double))
+    assert results(run_jobs([job("a", f.arguments, *values)], local)) == {"a": values}
 
 
 RAISED = {
@@ -106,12 +106,12 @@ def test_a_job_that_raises_has_failed(kind: str, local: LocalExecutor) -> None:
     assert not outcomes
 
 
-@pytest.mark.parametrize("how", [f.unpicklable_result, f.function_inside])
-def test_a_result_that_cannot_be_pickled(how: Callable[[], Any], local: LocalExecutor) -> None:
-    found = results(run_jobs([job("bad", how), job("good", f.double, 3)], local))
-    assert found["good"] == 6
-    assert isinstance(found["bad"], Failure) and not found["bad"].lost
-    assert "pickle" in found["bad"].message
+@pytest.mark.parametrize("function", [f.unpicklable_result, f.function_inside])
+def test_a_result_that_cannot_be_pickled(function: Callable[[], Any], local: LocalExecutor) -> None:
+    outcomes = results(run_jobs([job("bad", function), job("good", f.double, 3)], local))
+    assert outcomes["good"] == 6
+    assert isinstance(outcomes["bad"], Failure) and not outcomes["bad"].lost
+    assert "pickle" in outcomes["bad"].message
 
 
 @pytest.mark.parametrize("kind", ["threads", "local", "at once"])
@@ -128,16 +128,16 @@ def test_arguments_that_cannot_be_pickled(kind: str, local: LocalExecutor) -> No
     many = [job("bad", f.arguments, lock), job("good", f.double, 3)]
     with AtOnce(1) as at_once, Threads(1) as threads:
         executor: Executor = {"threads": threads, "local": local, "at once": at_once}[kind]
-        found = results(run_jobs(many, executor))
-    assert found["good"] == 6
+        outcomes = results(run_jobs(many, executor))
+    assert outcomes["good"] == 6
     # In threads it is the result, which is this argument.
-    assert isinstance(found["bad"], Failure) and "pickle" in found["bad"].message
+    assert isinstance(outcomes["bad"], Failure) and "pickle" in outcomes["bad"].message
 
 
 def test_large_results(local: LocalExecutor) -> None:
     size = 30 << 20
-    found = results(run_jobs([job(str(i), f.huge, size) for i in range(3)], local))
-    assert [len(found[str(i)]) for i in range(3)] == [size] * 3
+    outcomes = results(run_jobs([job(str(i), f.huge, size) for i in range(3)], local))
+    assert [len(outcomes[str(i)]) for i in range(3)] == [size] * 3
 
 
 def test_one_of_each_key(local: LocalExecutor, tmp_path: Path) -> None:
@@ -160,18 +160,18 @@ def test_few_jobs_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with Threads(2) as executor:
         outcomes = run_jobs(endless(), executor)
-        taken = [next(outcomes) for _ in range(100)]
+        first_outcomes = [next(outcomes) for _ in range(100)]
         outcomes.close()  # type: ignore[attr-defined]
-    assert len({o.job.key for o in taken}) == 100 and drawn <= 120
+    assert len({o.job.key for o in first_outcomes}) == 100 and drawn <= 120
 
 
 # -- what workers do -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [f.dies, f.terminated], ids=lambda x: x.__name__)
-def test_a_job_whose_worker_dies_is_lost(how: Callable[[], Any], local: LocalExecutor) -> None:
+@pytest.mark.parametrize("function", [f.dies, f.terminated], ids=lambda x: x.__name__)
+def test_a_job_whose_worker_dies_is_lost(function: Callable[[], Any], local: LocalExecutor) -> None:
     """After three tries; others lose nothing."""
-    many = [job("bad", how), *(job(str(i), f.double, i) for i in range(10))]
+    many = [job("bad", function), *(job(str(i), f.double, i) for i in range(10))]
     outcomes = {o.job.key: o for o in run_jobs(many, local)}
     bad = outcomes.pop("bad")
     assert bad.failure is not None and bad.failure.lost and bad.tries == 3
@@ -197,9 +197,9 @@ def test_a_pool_of_processes_breaks() -> None:
     """All that it has is lost, and said to be: such a pool takes nothing again."""
     with pool() as executor:
         many = [job("bad", f.dies), job("other", f.slow_double, 1, 0.5)]
-        found = results(run_jobs(many, executor))
-    assert all(isinstance(x, Failure) and x.lost for x in found.values())
-    assert len(found) == 2
+        outcomes = results(run_jobs(many, executor))
+    assert all(isinstance(x, Failure) and x.lost for x in outcomes.values())
+    assert len(outcomes) == 2
 
 
 class Cancels(Executor):
@@ -221,9 +221,9 @@ class Cancels(Executor):
 
 def test_what_an_engine_cancels_is_lost() -> None:
     assert results(run_jobs([job("a", f.double, 1)], Cancels(2))) == {"a": 2}
-    found = results(run_jobs([job("a", f.double, 1), job("b", f.double, 2)], Cancels(99)))
-    assert all(isinstance(x, Failure) and x.lost for x in found.values()) and len(found) == 2
-    assert found["a"].kind == "CancelledError"
+    outcomes = results(run_jobs([job("a", f.double, 1), job("b", f.double, 2)], Cancels(99)))
+    assert all(isinstance(x, Failure) and x.lost for x in outcomes.values()) and len(outcomes) == 2
+    assert outcomes["a"].kind == "CancelledError"
 
 
 class Engine(Executor):

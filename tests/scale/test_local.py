@@ -25,11 +25,11 @@ def test_the_local_executor() -> None:
         assert executor.submit(f.double, 4).result() == 8
         assert executor.submit(f.named, x=4, y=1).result() == 3
         assert list(executor.map(f.double, range(5))) == [0, 2, 4, 6, 8]
-        one, two = executor.submit(f.pid).result(), executor.submit(f.pid).result()
-        assert one == two != os.getpid()
+        first_pid, two = executor.submit(f.pid).result(), executor.submit(f.pid).result()
+        assert first_pid == two != os.getpid()
         with pytest.raises(WorkerLost):
             executor.submit(f.dies).result()
-        assert executor.submit(f.pid).result() != one
+        assert executor.submit(f.pid).result() != first_pid
         with pytest.raises(ZeroDivisionError):
             executor.submit(divmod, 1, 0).result()
         slow = executor.submit(f.slow_double, 1, 0.3)
@@ -62,9 +62,9 @@ def test_shutting_it_down(wait: bool, cancel: bool) -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "2", True])
 def test_wrong_numbers_of_workers(wrong: Any) -> None:
-    for given in ({"workers": wrong}, {"cpus": wrong}):
+    for keywords in ({"workers": wrong}, {"cpus": wrong}):
         with pytest.raises(tk.UserError, match="expected a whole number of at least 1"):
-            local_executor(**given)
+            local_executor(**keywords)
 
 
 INTERRUPTED = """
@@ -80,9 +80,11 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    "how", [pytest.param(signal.SIGINT, marks=pytest.mark.scale), signal.SIGKILL]
+    "signal_number", [pytest.param(signal.SIGINT, marks=pytest.mark.scale), signal.SIGKILL]
 )
-def test_workers_end_with_their_parent(how: signal.Signals, tmp_path: Path, ctrl_c: None) -> None:
+def test_workers_end_with_their_parent(
+    signal_number: signal.Signals, tmp_path: Path, ctrl_c: None
+) -> None:
     """However that ends; what they hold is given back."""
     folder = tmp_path / "held"
     folder.mkdir()
@@ -94,14 +96,16 @@ def test_workers_end_with_their_parent(how: signal.Signals, tmp_path: Path, ctrl
         text=True,
     )
     until = time.monotonic() + 120
-    while not (held := list(folder.iterdir())):  # by the first: others are still starting
+    while not (held_files := list(folder.iterdir())):  # by the first: others are still starting
         assert process.poll() is None and time.monotonic() < until
         time.sleep(0.01)
-    pids = [int(path.name.partition("-")[2]) for path in held]
-    process.send_signal(how)
+    pids = [int(path.name.partition("-")[2]) for path in held_files]
+    process.send_signal(signal_number)
     _, err = process.communicate(timeout=120)
     assert process.returncode != 0
-    assert err.count("Traceback") == (how is signal.SIGINT), "the parent's KeyboardInterrupt"
+    assert err.count("Traceback") == (signal_number is signal.SIGINT), (
+        "the parent's KeyboardInterrupt"
+    )
     until = time.monotonic() + 60
     while list(folder.iterdir()) or any(map(alive, pids)):
         assert time.monotonic() < until, f"{pids} are left, or what they held"

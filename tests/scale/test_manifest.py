@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "howto" / "compile-many.md"
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Path:
+def manifest_folder(tmp_path: Path) -> Path:
     write_networks(tmp_path)
     (tmp_path / "pi.json").write_text('{"kind": "llvm", "mtriple": "aarch64-linux-gnu"}')
     (tmp_path / "broken.json").write_text("{")
@@ -25,31 +25,33 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def names(here: Path, text: str) -> list[str]:
-    (here / "given.toml").write_text(text)
-    return [row.name for row in read_manifest(here / "given.toml").rows]
+def names(folder: Path, text: str) -> list[str]:
+    (folder / "given.toml").write_text(text)
+    return [row.name for row in read_manifest(folder / "given.toml").rows]
 
 
 BASE = 'models.net = "nets/mlp.onnx"\ntargets.old = "llvm"\n'
 
 
-def test_models(here: Path) -> None:
+def test_models(manifest_folder: Path) -> None:
     text = 'models = { a = "nets/mlp.onnx", "b-1" = { path = "~/x.onnx" }, n = "nets/*.onnx" }'
-    rows = read_manifest({"models": {"n": f"{here}/nets/*.onnx"}, "targets": {"t": "llvm"}}).rows
+    rows = read_manifest(
+        {"models": {"n": f"{manifest_folder}/nets/*.onnx"}, "targets": {"t": "llvm"}}
+    ).rows
     assert [row.model.name for row in rows] == ["conv", "elementwise", "mlp", "softmax"]
-    (here / "given.toml").write_text(f'{text}\ntargets.t = "llvm"')
-    rows = read_manifest(here / "given.toml").rows
+    (manifest_folder / "given.toml").write_text(f'{text}\ntargets.t = "llvm"')
+    rows = read_manifest(manifest_folder / "given.toml").rows
     assert [row.model.name for row in rows][:2] == ["a", "b-1"] and len(rows) == 6
-    assert rows[0].model.path == str(here / "nets/mlp.onnx"), "relative to the manifest"
+    assert rows[0].model.path == str(manifest_folder / "nets/mlp.onnx"), "relative to the manifest"
     assert rows[1].model.path == str(Path("~/x.onnx").expanduser())
     assert rows[1].options.name == "b_1"
     url = {"models": {"m": "s3://bucket/a.onnx"}, "targets": {"t": "llvm"}}
     assert read_manifest(url).rows[0].model.path == "s3://bucket/a.onnx"
-    local = {"models": {"m": (here / "a b.onnx").as_uri()}, "targets": {"t": "llvm"}}
-    assert read_manifest(local).rows[0].model.path == str(here / "a b.onnx")
+    local = {"models": {"m": (manifest_folder / "a b.onnx").as_uri()}, "targets": {"t": "llvm"}}
+    assert read_manifest(local).rows[0].model.path == str(manifest_folder / "a b.onnx")
 
 
-def test_targets(here: Path) -> None:
+def test_targets(manifest_folder: Path) -> None:
     text = """
 models.net = "nets/mlp.onnx"
 [targets]
@@ -59,14 +61,16 @@ table = { target = { kind = "llvm", mcpu = "x86-64-v3" } }
 json = '{"kind":"c"}'
 here = "native"
 """
-    (here / "given.toml").write_text(text)
-    rows = {row.target_name: row.target for row in read_manifest(here / "given.toml").rows}
+    (manifest_folder / "given.toml").write_text(text)
+    rows = {
+        row.target_name: row.target for row in read_manifest(manifest_folder / "given.toml").rows
+    }
     assert rows["tag"].mcpu == "cortex-a72" and rows["table"].mcpu == "x86-64-v3"
     assert (rows["file"].arch, rows["json"].kind) == ("aarch64", "c")
     assert rows["here"].kind == "llvm", "of this machine, whatever those of the workers are"
 
 
-def test_names_say_what_is_not_the_default(here: Path) -> None:
+def test_names_say_what_is_not_the_default(manifest_folder: Path) -> None:
     text = """
 models.net = "nets/mlp.onnx"
 targets.v3 = { target = '{"kind":"llvm","mcpu":"x86-64-v3"}' }
@@ -75,13 +79,13 @@ precision = ["float32", "bfloat16", "float16"]
 optimize = ["speed", "size"]
 format = ["so", "a", "o", "tar", "mlf"]
 """
-    found = names(here, text)
-    assert len(found) == len(set(found)) == 30
-    assert found[:5] == [f"v3/net{s}" for s in (".so", ".a", ".o", ".tar", ".mlf.tar")]
-    assert "v3/net-bfloat16-size.mlf.tar" in found
+    row_names = names(manifest_folder, text)
+    assert len(row_names) == len(set(row_names)) == 30
+    assert row_names[:5] == [f"v3/net{s}" for s in (".so", ".a", ".o", ".tar", ".mlf.tar")]
+    assert "v3/net-bfloat16-size.mlf.tar" in row_names
 
 
-def test_what_is_said_last_holds(here: Path) -> None:
+def test_what_is_said_last_holds(manifest_folder: Path) -> None:
     text = """
 [models]
 a = { path = "nets/mlp.onnx", freeze = { batch = 2, seq = 8 }, debug = true }
@@ -101,18 +105,25 @@ model = "a"
 target = ["x", "z*", "y"]
 max_workspace = { sram = 1000 }
 """
-    (here / "given.toml").write_text(text)
-    found = {row.name: row.options for row in read_manifest(here / "given.toml").rows}
-    assert found["x/a.so"].freeze == {"batch": 3, "seq": 8}
-    assert found["y/a.so"].freeze == {"batch": 2, "seq": 8}
-    assert found["x/b.so"].freeze == {"batch": 3} and found["y/b.so"].freeze == {"batch": 1}
-    assert found["x/a.so"].debug and not found["x/b.so"].debug
-    assert found["x/a.so"].allow_licenses == ("Apache-2.0",) and not found["y/a.so"].allow_licenses
-    assert found["x/a.so"].max_workspace == {"sram": 1000}
-    assert found["x/b.so"].max_workspace == "256K"
+    (manifest_folder / "given.toml").write_text(text)
+    options_by_row = {
+        row.name: row.options for row in read_manifest(manifest_folder / "given.toml").rows
+    }
+    assert options_by_row["x/a.so"].freeze == {"batch": 3, "seq": 8}
+    assert options_by_row["y/a.so"].freeze == {"batch": 2, "seq": 8}
+    assert options_by_row["x/b.so"].freeze == {"batch": 3} and options_by_row["y/b.so"].freeze == {
+        "batch": 1
+    }
+    assert options_by_row["x/a.so"].debug and not options_by_row["x/b.so"].debug
+    assert (
+        options_by_row["x/a.so"].allow_licenses == ("Apache-2.0",)
+        and not options_by_row["y/a.so"].allow_licenses
+    )
+    assert options_by_row["x/a.so"].max_workspace == {"sram": 1000}
+    assert options_by_row["x/b.so"].max_workspace == "256K"
 
 
-def test_exclusions(here: Path) -> None:
+def test_exclusions(manifest_folder: Path) -> None:
     text = """
 models.nets = "nets/*.onnx"
 targets = { x = "llvm", y = "llvm" }
@@ -123,7 +134,7 @@ exclude = [
   { target = "x", optimize = "size" },
 ]
 """
-    assert names(here, text) == [
+    assert names(manifest_folder, text) == [
         "x/elementwise.so",
         "y/elementwise.so",
         "y/elementwise-size.so",
@@ -238,25 +249,27 @@ WRONG: list[tuple[str, str, str]] = [
 
 
 @pytest.mark.parametrize(("text", "place", "message"), WRONG)
-def test_wrong(here: Path, text: str, place: str, message: str) -> None:
+def test_wrong(manifest_folder: Path, text: str, place: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
-        names(here, BASE + text[1:] if text.startswith("+") else text)
+        names(manifest_folder, BASE + text[1:] if text.startswith("+") else text)
     error = caught.value
     assert error.code == "bad-manifest"
-    assert error.where.startswith(str(here / "given.toml")) and place in error.where, error.where
+    assert error.where.startswith(str(manifest_folder / "given.toml")) and place in error.where, (
+        error.where
+    )
     assert message in str(error), error
 
 
 def test_every_option_has_a_wrong_value() -> None:
     """A new option is a row above."""
-    said = "\n".join(text for text, _, _ in WRONG)
+    wrong_texts = "\n".join(text for text, _, _ in WRONG)
     for key in (*KEYS, "name"):
-        assert re.search(rf"\b{key} = ", said), key
+        assert re.search(rf"\b{key} = ", wrong_texts), key
 
 
-def test_files_that_cannot_be_read(here: Path) -> None:
-    (here / "bytes.toml").write_bytes(b"\xff\xfe")
-    (here / "deep.toml").write_text("a = " + "[" * 5000)
+def test_files_that_cannot_be_read(manifest_folder: Path) -> None:
+    (manifest_folder / "bytes.toml").write_bytes(b"\xff\xfe")
+    (manifest_folder / "deep.toml").write_text("a = " + "[" * 5000)
     for name, code in {
         "none.toml": "missing-file",
         "nets": "missing-file",
@@ -264,10 +277,10 @@ def test_files_that_cannot_be_read(here: Path) -> None:
         "deep.toml": "bad-manifest",
     }.items():
         with pytest.raises(UserError) as caught:
-            read_manifest(here / name)
+            read_manifest(manifest_folder / name)
         assert caught.value.code == code and name in caught.value.where
     with pytest.raises(UserError, match="did you mean 'farm.toml'?"):
-        read_manifest(here / "fram.toml")
+        read_manifest(manifest_folder / "fram.toml")
     kinds: list[Any] = [None, 5, b"farm.toml", []]
     for wrong in kinds:
         with pytest.raises(UserError):

@@ -49,8 +49,8 @@ def _files(table: Any, folder: Path, groups: int = 5) -> list[Path]:
     folder.mkdir(parents=True)
     third = max(1, table.num_rows // 3)
     paths = []
-    for k, at in enumerate((0, third, 2 * third)):
-        piece = table.slice(at, third if k < 2 else None)
+    for k, start in enumerate((0, third, 2 * third)):
+        piece = table.slice(start, third if k < 2 else None)
         paths.append(folder / f"{k}.parquet")
         pq.write_table(piece, paths[-1], row_group_size=groups)
     return paths
@@ -85,22 +85,22 @@ def test_every_source_by_libraries_of_every_batch(
     """Streamed and written, each row has its own result, in its place."""
     for count in (0, 1, 7, 8, 9, 50):
         table = rows(count)
-        wanted = values(table).sum(axis=1).tolist()
+        expected = values(table).sum(axis=1).tolist()
         for size in (None, 1, 3) if function == "row_sum" else (None,):
             place = tmp_path / f"{count}-{size}"
             options: dict[str, Any] = {"function": function, "batch_size": size}
             data = SOURCES[source](table, place)
-            made = tk.scale.map_batches(scored_library, data, **options)
-            found = made.table()
-            assert found.column_names == ["k", "x", "output0"]
-            assert found.schema == made.schema
-            assert found.column("k").to_pylist() == list(range(count))
-            assert found.column("output0").to_pylist() == wanted
+            scored = tk.scale.map_batches(scored_library, data, **options)
+            scored_table = scored.table()
+            assert scored_table.column_names == ["k", "x", "output0"]
+            assert scored_table.schema == scored.schema
+            assert scored_table.column("k").to_pylist() == list(range(count))
+            assert scored_table.column("output0").to_pylist() == expected
             again = SOURCES[source](table, place / "again")
             scores = tk.scale.map_batches(scored_library, again, out=place / "out", **options)
             assert (scores.rows, scores.failed, list(scores.failures())) == (count, 0, [])
             read = pa.concat_tables([pq.read_table(p) for p in scores.files])
-            assert read.equals(found.cast(read.schema)), (count, size)
+            assert read.equals(scored_table.cast(read.schema)), (count, size)
             assert pads.dataset(place / "out").count_rows() == count
 
 
@@ -111,7 +111,7 @@ def test_results_are_those_of_onnx_runtime(tmp_path: Path) -> None:
     tk.compile(model).export_library(tmp_path / "mlp.so")
     x = np.random.default_rng(0).standard_normal((50, 784)).astype(np.float32)
     table = pa.table({"pixels": pa.FixedSizeListArray.from_arrays(pa.array(x.reshape(-1)), 784)})
-    found = tk.scale.map_batches(
+    scored_table = tk.scale.map_batches(
         tmp_path / "mlp.so",
         table,
         inputs={"image": "pixels"},
@@ -120,14 +120,16 @@ def test_results_are_those_of_onnx_runtime(tmp_path: Path) -> None:
         batch_size=8,
     ).table()
     session = ort.InferenceSession(model)
-    wanted = np.concatenate([session.run(None, {"image": row[None]})[0] for row in x])
-    scores = np.array(found.column("scores").to_pylist(), np.float32)
-    assert found.column_names == ["scores"]
-    np.testing.assert_allclose(scores, wanted, rtol=1e-4, atol=1e-5)
+    logits = np.concatenate([session.run(None, {"image": row[None]})[0] for row in x])
+    scores = np.array(scored_table.column("scores").to_pylist(), np.float32)
+    assert scored_table.column_names == ["scores"]
+    np.testing.assert_allclose(scores, logits, rtol=1e-4, atol=1e-5)
     f = tk.load(tmp_path / "mlp.so")
     assert np.array_equal(scores, np.concatenate([f(row[None]) for row in x]))
-    same = tk.scale.map_batches(f, table, inputs={"image": "pixels"}, outputs=["logits"]).table()
-    assert same.column("logits").to_pylist() == found.column("scores").to_pylist()
+    by_row_function = tk.scale.map_batches(
+        f, table, inputs={"image": "pixels"}, outputs=["logits"]
+    ).table()
+    assert by_row_function.column("logits").to_pylist() == scored_table.column("scores").to_pylist()
 
 
 # ---- rows that fail ------------------------------------------------------------------------------
@@ -151,12 +153,12 @@ def refuse_above(batch: Any) -> Mapping[str, Array]:
     return {"x": x}
 
 
-@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("function", ["assertive", "assertive_four", "preprocess"])
 def test_rows_that_fail_are_named_and_the_others_delivered(
-    scored_library: Path, tmp_path: Path, function: str, where: str
+    scored_library: Path, tmp_path: Path, function: str, place: str
 ) -> None:
-    bad = PLACES[where]
+    bad = PLACES[place]
     table = with_bad(rows(23), bad)
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=6)
     options: dict[str, Any] = {"function": function, "batch_size": None}
@@ -168,13 +170,15 @@ def test_rows_that_fail_are_named_and_the_others_delivered(
         options["batch_size"] = 4
     call = {"library": scored_library, **options}
     file = str(tmp_path / "t.parquet")
-    made = tk.scale.map_batches(data=table, on_error="report", **call)
-    found = made.table()
-    assert [(f.file, f.row, f.reason) for f in made.failures] == [("", r, reason) for r in bad]
-    wanted = [None if r in bad else (2 * v).tolist() for r, v in enumerate(values(table))]
-    assert found.column("k").to_pylist() == list(range(23))
-    assert found.column("output0").to_pylist() == wanted
-    assert found.column("error").to_pylist() == [reason if r in bad else None for r in range(23)]
+    result = tk.scale.map_batches(data=table, on_error="report", **call)
+    scored_table = result.table()
+    assert [(f.file, f.row, f.reason) for f in result.failures] == [("", r, reason) for r in bad]
+    expected = [None if r in bad else (2 * v).tolist() for r, v in enumerate(values(table))]
+    assert scored_table.column("k").to_pylist() == list(range(23))
+    assert scored_table.column("output0").to_pylist() == expected
+    assert scored_table.column("error").to_pylist() == [
+        reason if r in bad else None for r in range(23)
+    ]
     scores = tk.scale.map_batches(
         data=file, on_error="report", out=tmp_path / "out", part_bytes=1, **call
     )
@@ -183,11 +187,13 @@ def test_rows_that_fail_are_named_and_the_others_delivered(
     ]
     assert (scores.rows, scores.failed, len(scores.files)) == (23, len(bad), 4)
     read = pa.concat_tables([pq.read_table(p) for p in scores.files])
-    assert read.equals(found.cast(read.schema))
+    assert read.equals(scored_table.cast(read.schema))
     for out in ({}, {"out": tmp_path / "other"}):
         with pytest.raises(tk.UserError) as e:
-            done = tk.scale.map_batches(data=file, part_bytes=1 if out else None, **out, **call)
-            list(done)
+            rest_scores = tk.scale.map_batches(
+                data=file, part_bytes=1 if out else None, **out, **call
+            )
+            list(rest_scores)
         assert (e.value.code, e.value.message) == ("bad-row", reason)
         assert e.value.where == f"{file}: row {bad[0]}"
     written = sorted(p.name for p in (tmp_path / "other").glob("[!.]*"))
@@ -203,19 +209,19 @@ WRONG_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG_FUNCTIONS)
+@pytest.mark.parametrize("problem", WRONG_FUNCTIONS)
 def test_a_function_that_makes_no_inputs_is_no_failure_of_rows(
-    scored_library: Path, what: str
+    scored_library: Path, problem: str
 ) -> None:
-    made = tk.scale.map_batches(
+    scores = tk.scale.map_batches(
         scored_library,
         rows(5),
         function="row_sum",
-        preprocess=WRONG_FUNCTIONS[what],
+        preprocess=WRONG_FUNCTIONS[problem],
         on_error="report",
     )
     with pytest.raises(tk.UserError) as e:
-        made.table()
+        scores.table()
     assert (e.value.code, e.value.where) == ("bad-preprocess", "preprocess=")
 
 
@@ -263,8 +269,8 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(
     assert not killed.exists()
     assert {n: (tmp_path / "out" / n).stat().st_mtime_ns for n in before} == before
     assert [p.name for p in scores.files] == [p.name for p in whole.files]
-    for one, other in zip(scores.files, whole.files, strict=True):
-        assert one.read_bytes() == other.read_bytes()
+    for file, whole_file in zip(scores.files, whole.files, strict=True):
+        assert file.read_bytes() == whole_file.read_bytes()
     assert list(map(str, scores.failures())) == list(map(str, whole.failures()))
     assert [f.row for f in scores.failures()] == [2, 50 - 33, 99 - 66]
 
@@ -280,9 +286,9 @@ CHANGES: dict[str, Callable[[dict[str, Any], Path], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("change", CHANGES)
 def test_results_of_another_call_are_not_taken_for_this_one(
-    scored_library: Path, tmp_path: Path, what: str
+    scored_library: Path, tmp_path: Path, change: str
 ) -> None:
     _files(rows(30), tmp_path / "in")
     call: dict[str, Any] = {
@@ -294,11 +300,11 @@ def test_results_of_another_call_are_not_taken_for_this_one(
         "part_bytes": 1,
     }
     first = tk.scale.map_batches(**call)
-    kept = {p: p.read_bytes() for p in first.files}
+    contents = {p: p.read_bytes() for p in first.files}
     with pytest.raises(tk.UserError, match="is no result of this call") as e:
-        tk.scale.map_batches(**{**call, **CHANGES[what](call, tmp_path)})
+        tk.scale.map_batches(**{**call, **CHANGES[change](call, tmp_path)})
     assert e.value.code == "cannot-write"
-    assert {p: p.read_bytes() for p in (tmp_path / "out").iterdir()} == kept
+    assert {p: p.read_bytes() for p in (tmp_path / "out").iterdir()} == contents
 
 
 def test_another_s_files_stay(scored_library: Path, tmp_path: Path) -> None:
@@ -343,10 +349,10 @@ def test_closing_a_stream_ends_its_workers(scored_library: Path) -> None:
 
     reader = pa.RecordBatchReader.from_batches(rows(1).schema, batches())
     call: dict[str, Any] = {"function": "row_sum", "batch_size": 10, "concurrency": 2}
-    with tk.scale.map_batches(scored_library, reader, **call) as made:
-        assert next(made).num_rows == 10
+    with tk.scale.map_batches(scored_library, reader, **call) as stream:
+        assert next(stream).num_rows == 10
     assert len(read) < 20, "few batches are held"
-    assert list(made) == []
+    assert list(stream) == []
 
 
 # ---- executors -----------------------------------------------------------------------------------
@@ -381,7 +387,7 @@ def test_executors_make_the_same_files(scored_library: Path, tmp_path: Path, poo
     }
     whole = tk.scale.map_batches(out=tmp_path / "whole", on_error="report", **call)
     with _pools()[pool]() as executor:
-        found = tk.scale.map_batches(
+        scores = tk.scale.map_batches(
             out=tmp_path / "out", on_error="report", executor=executor, **call
         )
         again = tk.scale.map_batches(
@@ -391,9 +397,9 @@ def test_executors_make_the_same_files(scored_library: Path, tmp_path: Path, poo
             tk.scale.map_batches(out=tmp_path / "raised", executor=executor, **call)
     assert e.value.code == "bad-row" and "below 100" in e.value.message
     assert again.done_before == len(whole.files) == 6
-    for one, other in zip(found.files, whole.files, strict=True):
-        assert one.read_bytes() == other.read_bytes()
-    assert list(map(str, found.failures())) == list(map(str, whole.failures()))
+    for file, whole_file in zip(scores.files, whole.files, strict=True):
+        assert file.read_bytes() == whole_file.read_bytes()
+    assert list(map(str, scores.failures())) == list(map(str, whole.failures()))
 
 
 def test_a_worker_that_dies_costs_its_part(
@@ -441,13 +447,13 @@ def test_memory_does_not_grow_with_the_rows(scored_library: Path, tmp_path: Path
                 column = pa.FixedSizeListArray.from_arrays(pa.array(x), 1024)
                 writer.write_table(pa.table({"x": column}))
         command = [sys.executable, "-c", _PEAK, str(scored_library)]
-        done = subprocess.run(
+        process = subprocess.run(
             [*command, str(tmp_path / f"{count}.parquet"), str(tmp_path / f"out-{count}")],
             capture_output=True,
             text=True,
             check=True,
         )
-        found, peak = map(int, done.stdout.split())
-        assert found == count
+        row_count, peak = map(int, process.stdout.split())
+        assert row_count == count
         peaks.append(peak)
     assert peaks[1] - peaks[0] < 60, f"{peaks} MB"

@@ -77,8 +77,8 @@ def _scored(library: Path, column: Any, **options: Any) -> Any:
 
 def _tensors(column: Any) -> Array:
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    found: Array = whole.to_numpy_ndarray()
-    return found
+    rows: Array = whole.to_numpy_ndarray()
+    return rows
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -87,10 +87,10 @@ def test_every_kind_of_every_type(scored_library: Path, kind: str, dtype: str) -
     x = _values(dtype)
     if (kind, dtype) == ("list of a dictionary", "float16"):
         return  # Arrow has no dictionaries of these
-    made = KINDS[kind](x)
+    column = KINDS[kind](x)
     for form, lies in FORMS.items():
-        found = _scored(scored_library, lies(made), function=f"flip_{dtype}", batch_size=4)
-        result = found.column(1)
+        scored_table = _scored(scored_library, lies(column), function=f"flip_{dtype}", batch_size=4)
+        result = scored_table.column(1)
         assert result.type.shape == [3, 2], form
         if dtype == "bool":  # Arrow's own conversion does not take bits
             flat = np.asarray(result.combine_chunks().storage.flatten())
@@ -104,14 +104,14 @@ def test_only_conversions_that_keep_every_value(scored_library: Path, dtype: str
     """Those that NumPy calls safe; every other one is refused by name before a row is read."""
     for column in TYPES:
         x = _values(column)
-        made = KINDS["fixed list"](x)
+        full_column = KINDS["fixed list"](x)
         if np.can_cast(column, dtype, "safe"):
-            found = _scored(scored_library, made, function=f"flip_{dtype}").column(1)
-            flat = np.asarray(found.combine_chunks().storage.flatten()).reshape(-1, 3, 2)
+            scored_table = _scored(scored_library, full_column, function=f"flip_{dtype}").column(1)
+            flat = np.asarray(scored_table.combine_chunks().storage.flatten()).reshape(-1, 3, 2)
             assert np.array_equal(flat, x.astype(dtype).transpose(0, 2, 1)), column
             continue
         with pytest.raises(tk.UserError, match=rf"input 'x' is {dtype}, which cannot hold") as e:
-            _scored(scored_library, made, function=f"flip_{dtype}")
+            _scored(scored_library, full_column, function=f"flip_{dtype}")
         assert (e.value.code, e.value.where) == ("column-type", "column 'x'"), column
 
 
@@ -119,16 +119,16 @@ def test_only_conversions_that_keep_every_value(scored_library: Path, dtype: str
 def test_null_rows_of_every_kind(scored_library: Path, kind: str) -> None:
     """First, last, neighbours, all: each row has its reason, and no other row moves."""
     x = _values("float32", 9)
-    made = KINDS[kind](x)
+    full_column = KINDS[kind](x)
     for rows in ([0], [8], [3, 4], [0, 2, 4, 6, 8], list(range(9))):
-        taken = pa.array([None if r in rows else r for r in range(9)], pa.int64())
-        column = made.take(taken)
-        found = _scored(
+        indices = pa.array([None if r in rows else r for r in range(9)], pa.int64())
+        column = full_column.take(indices)
+        scored_table = _scored(
             scored_library, column, function="flip_float32", on_error="report", batch_size=4
         )
-        reasons = found.column("error").to_pylist()
+        reasons = scored_table.column("error").to_pylist()
         assert reasons == ["column 'x' is null" if r in rows else None for r in range(9)]
-        storage = found.column(1).combine_chunks().storage
+        storage = scored_table.column(1).combine_chunks().storage
         for r in range(9):
             if r in rows:
                 assert not storage[r].is_valid
@@ -148,13 +148,13 @@ def test_a_null_in_a_row(scored_library: Path, kind: str) -> None:
         else:
             values = [flat[r * 6 : r * 6 + 6] for r in range(6)]
         column = pa.array(values, KINDS[kind](x).type)
-        found = _scored(scored_library, column, function="flip_float64", on_error="report")
-        reasons = found.column("error").to_pylist()
-        wanted = [None if r != bad else "column 'x' has a null in it" for r in range(6)]
-        assert reasons == wanted, (kind, bad)
+        scored_table = _scored(scored_library, column, function="flip_float64", on_error="report")
+        reasons = scored_table.column("error").to_pylist()
+        expected = [None if r != bad else "column 'x' has a null in it" for r in range(6)]
+        assert reasons == expected, (kind, bad)
         good = [r for r in range(6) if r != bad]
         assert np.array_equal(
-            _tensors(found.column(1).combine_chunks().take(good)), x[good].transpose(0, 2, 1)
+            _tensors(scored_table.column(1).combine_chunks().take(good)), x[good].transpose(0, 2, 1)
         )
 
 
@@ -185,15 +185,24 @@ def _other_rows(kind: str) -> tuple[Any, str] | None:
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if _other_rows(k) is not None])
 def test_a_row_of_another_shape(scored_library: Path, kind: str) -> None:
-    made = _other_rows(kind)
-    assert made is not None
-    found = _scored(scored_library, made[0], function="flip_float32", on_error="report")
-    assert found.column("error").to_pylist() == [None, None, made[1], None, None, None]
-    assert found.column(1).combine_chunks().storage.is_valid().to_pylist() == [
+    wrong_column = _other_rows(kind)
+    assert wrong_column is not None
+    scored_table = _scored(
+        scored_library, wrong_column[0], function="flip_float32", on_error="report"
+    )
+    assert scored_table.column("error").to_pylist() == [
+        None,
+        None,
+        wrong_column[1],
+        None,
+        None,
+        None,
+    ]
+    assert scored_table.column(1).combine_chunks().storage.is_valid().to_pylist() == [
         r != 2 for r in range(6)
     ]
     with pytest.raises(tk.UserError, match="row 2") as e:
-        _scored(scored_library, made[0], function="flip_float32")
+        _scored(scored_library, wrong_column[0], function="flip_float32")
     assert e.value.code == "bad-row"
 
 
@@ -213,11 +222,11 @@ WRONG_SHAPES: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG_SHAPES)
+@pytest.mark.parametrize("problem", WRONG_SHAPES)
 def test_columns_that_are_no_rows_are_refused_before_any_is_read(
-    scored_library: Path, what: str
+    scored_library: Path, problem: str
 ) -> None:
-    kind, code = WRONG_SHAPES[what]
+    kind, code = WRONG_SHAPES[problem]
     read: list[int] = []
 
     def batches() -> Any:
@@ -244,12 +253,12 @@ def test_columns_of_numbers_side_by_side(scored_library: Path) -> None:
         }
     )
     options: dict[str, Any] = {"function": "row_sum", "outputs": {"output0": "sum"}}
-    found = tk.scale.map_batches(
+    scored_table = tk.scale.map_batches(
         scored_library, table, inputs={"x": ["a", "b", "c"]}, on_error="report", **options
     ).table()
-    wanted = [None if r == 4 else float(v) for r, v in enumerate(x.sum(axis=1))]
-    assert found.column("sum").to_pylist() == wanted
-    assert found.column("error").to_pylist()[4] == "column 'c' is null"
+    expected = [None if r == 4 else float(v) for r, v in enumerate(x.sum(axis=1))]
+    assert scored_table.column("sum").to_pylist() == expected
+    assert scored_table.column("error").to_pylist()[4] == "column 'c' is null"
     for inputs, code in (
         ({"x": ["a", "b"]}, "column-shape"),
         ({"x": ["a", "b", "d"]}, "no-such-name"),
@@ -269,13 +278,13 @@ def test_lists_of_many_lengths_are_scored_by_length_and_stay_in_order(
     rows = [rng.integers(0, 9, n).tolist() for n in rng.integers(1, 6, 40)]
     rows[7] = None
     table = pa.table({"ids": pa.array(rows, pa.list_(pa.int32())), "k": range(40)})
-    found = tk.scale.map_batches(
+    scored_table = tk.scale.map_batches(
         scored_library, table, function="tokens", on_error="report", batch_size=7
     ).table()
-    assert found.column("k").to_pylist() == list(range(40))
-    assert found.column(2).type == pa.list_(pa.int64())
-    assert found.column(2).to_pylist() == [r and [2 * v for v in r] for r in rows]
-    assert found.column(3).to_pylist() == [r and sum(r) for r in rows]
+    assert scored_table.column("k").to_pylist() == list(range(40))
+    assert scored_table.column(2).type == pa.list_(pa.int64())
+    assert scored_table.column(2).to_pylist() == [r and [2 * v for v in r] for r in rows]
+    assert scored_table.column(3).to_pylist() == [r and sum(r) for r in rows]
 
 
 def test_nested_lists_of_many_lengths(scored_library: Path) -> None:
@@ -284,7 +293,7 @@ def test_nested_lists_of_many_lengths(scored_library: Path) -> None:
     for kind in (pa.list_(pa.list_(pa.float32(), 2)), pa.list_(pa.list_(pa.float32()))):
         a = pa.array([r.tolist() if k != 5 else None for k, r in enumerate(rows)], kind)
         table = pa.table({"a": a, "b": pa.array(range(12), pa.int16())})
-        found = tk.scale.map_batches(
+        scored_table = tk.scale.map_batches(
             scored_library,
             table,
             function="pairs",
@@ -293,7 +302,9 @@ def test_nested_lists_of_many_lengths(scored_library: Path) -> None:
             on_error="report",
             batch_size=4,
         ).table()
-        assert found.column(0).type == pa.list_(pa.list_(pa.float32(), 2))
-        wanted = [(r * [2, -1]).tolist() if k != 5 else None for k, r in enumerate(rows)]
-        assert found.column(0).to_pylist() == wanted
-        assert found.column(1).to_pylist() == [2.0 * k if k != 5 else None for k in range(12)]
+        assert scored_table.column(0).type == pa.list_(pa.list_(pa.float32(), 2))
+        expected = [(r * [2, -1]).tolist() if k != 5 else None for k, r in enumerate(rows)]
+        assert scored_table.column(0).to_pylist() == expected
+        assert scored_table.column(1).to_pylist() == [
+            2.0 * k if k != 5 else None for k in range(12)
+        ]

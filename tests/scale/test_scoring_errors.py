@@ -86,15 +86,15 @@ WRONG: dict[str, tuple[Mapping[str, Any], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize("problem", WRONG)
 def test_what_does_not_fit(
-    scored_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    scored_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: str
 ) -> None:
-    given, code, words = WRONG[what]
-    if given.get("engine") == "ray":
+    arguments, code, words = WRONG[problem]
+    if arguments.get("engine") == "ray":
         pytest.importorskip("ray")
     monkeypatch.chdir(tmp_path)
-    call = {"library": scored_library, "data": TABLE, "function": "row_sum", **given}
+    call = {"library": scored_library, "data": TABLE, "function": "row_sum", **arguments}
     with pytest.raises(TensorkilnError) as e:
         tk.scale.map_batches(**call)
     assert not isinstance(e.value, InternalError)
@@ -105,16 +105,16 @@ def test_what_does_not_fit(
 
 def test_executors_read_files_and_write_files(scored_library: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
-        for given in (
+        for arguments in (
             {"out": tmp_path / "out"},
             {"data": "t.parquet"},
             {"data": "t.parquet", "out": tmp_path / "out", "concurrency": 2},
             {"engine": "ray", "out": tmp_path / "out"},
         ):
-            call = {"data": TABLE, "function": "row_sum", "executor": pool, **given}
+            call = {"data": TABLE, "function": "row_sum", "executor": pool, **arguments}
             with pytest.raises(tk.UserError) as e:
                 tk.scale.map_batches(scored_library, **call)
-            assert e.value.code == "contradiction", given
+            assert e.value.code == "contradiction", arguments
         for executor in (None, pool):
             call = {"data": tmp_path / "no.parquet", "executor": executor, "out": tmp_path / "out"}
             (tmp_path / "no.parquet").write_bytes(b"PAR1 and no more")
@@ -125,13 +125,13 @@ def test_executors_read_files_and_write_files(scored_library: Path, tmp_path: Pa
 
 def test_files_of_two_schemas(scored_library: Path, tmp_path: Path) -> None:
     pq.write_table(TABLE, tmp_path / "a.parquet")
-    for other in (
+    for other_table in (
         TABLE.rename_columns(["x", "l"]),
         TABLE.drop_columns(["k"]),
         TABLE.append_column("m", pa.array([1, 2])),
         TABLE.set_column(1, "k", pa.array(["a", "b"])),
     ):
-        pq.write_table(other, tmp_path / "b.parquet")
+        pq.write_table(other_table, tmp_path / "b.parquet")
         with pytest.raises(tk.UserError, match="not those of") as e:
             tk.scale.map_batches(scored_library, tmp_path, function="row_sum")
         assert (e.value.code, e.value.where) == ("bad-data", str(tmp_path / "b.parquet"))
@@ -155,8 +155,8 @@ def test_every_argument_of_every_wrong_kind(
     for value in VALUES:
         call = {"library": scored_library, "data": TABLE, "function": "row_sum", argument: value}
         try:
-            made = tk.scale.map_batches(**call)
-            if isinstance(made, Iterator):
-                list(made)
+            scores = tk.scale.map_batches(**call)
+            if isinstance(scores, Iterator):
+                list(scores)
         except TensorkilnError as error:
             assert not isinstance(error, InternalError), (value, error)

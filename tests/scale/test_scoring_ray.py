@@ -66,20 +66,22 @@ def cluster() -> Iterator[Any]:
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    made = Cluster(
+    test_cluster = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 100_000_000}
     )
     try:
-        made.others = [made.add_node(num_cpus=2, object_store_memory=100_000_000) for _ in range(2)]
-        made.wait_for_nodes()
-        ray.init(made.address, log_to_driver=False, logging_level="ERROR")
-        yield made
+        test_cluster.others = [
+            test_cluster.add_node(num_cpus=2, object_store_memory=100_000_000) for _ in range(2)
+        ]
+        test_cluster.wait_for_nodes()
+        ray.init(test_cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield test_cluster
     finally:
         ray.shutdown()
         try:
-            made.shutdown()
+            test_cluster.shutdown()
         except ValueError:  # what ended a Dataset had joined again; the attempt made it leave
-            made.shutdown()
+            test_cluster.shutdown()
 
 
 def _when(marks: Path, count: int, act: Callable[[], Any]) -> threading.Thread:
@@ -110,12 +112,12 @@ def test_ray_data_survives_a_machine(call: dict[str, Any], cluster: Any, tmp_pat
         lambda: cluster.remove_node(cluster.others[0], allow_graceful=False),
     )
     dataset = tk.scale.map_batches(**call, engine="ray")
-    found = pa.concat_tables(ray.get(dataset.to_arrow_refs()))
+    table = pa.concat_tables(ray.get(dataset.to_arrow_refs()))
     kill.join()
     assert sum(node["Alive"] for node in ray.nodes()) == 2
-    assert found.column("k").to_pylist() == list(range(ROWS))
-    assert found.equals(_local(call).table())
-    assert found.column("error").null_count == ROWS - 3
+    assert table.column("k").to_pylist() == list(range(ROWS))
+    assert table.equals(_local(call).table())
+    assert table.column("error").null_count == ROWS - 3
 
 
 def test_parts_survive_a_machine(call: dict[str, Any], cluster: Any, tmp_path: Path) -> None:
@@ -125,9 +127,9 @@ def test_parts_survive_a_machine(call: dict[str, Any], cluster: Any, tmp_path: P
         lambda: cluster.remove_node(cluster.others[0], allow_graceful=False),
     )
     with tk.scale.ray_executor() as executor:
-        found = tk.scale.map_batches(**call, executor=executor, out=tmp_path / "out", part_bytes=1)
+        scores = tk.scale.map_batches(**call, executor=executor, out=tmp_path / "out", part_bytes=1)
     kill.join()
-    _equal_to_local(call, found, tmp_path)
+    _equal_to_local(call, scores, tmp_path)
 
 
 def test_parts_survive_a_worker_of_dask(call: dict[str, Any], tmp_path: Path) -> None:
@@ -140,22 +142,22 @@ def test_parts_survive_a_worker_of_dask(call: dict[str, Any], tmp_path: Path) ->
     ):
         (process, *_) = client.run(os.getpid).values()
         kill = _when(tmp_path / "marks", 5, lambda: os.kill(process, signal.SIGKILL))
-        found = tk.scale.map_batches(
+        scores = tk.scale.map_batches(
             **call, executor=client.get_executor(), out=tmp_path / "out", part_bytes=1
         )
         kill.join()
-    _equal_to_local(call, found, tmp_path)
+    _equal_to_local(call, scores, tmp_path)
 
 
-def _equal_to_local(call: dict[str, Any], found: Any, folder: Path) -> None:
+def _equal_to_local(call: dict[str, Any], scores: Any, folder: Path) -> None:
     """As local results, file by file; the function of a user is told in them by its name."""
-    wanted = _local(call, out=folder / "local", part_bytes=1)
-    assert (found.rows, found.failed) == (wanted.rows, wanted.failed) == (ROWS, 3)
-    assert [p.name for p in found.files] == [p.name for p in wanted.files]
-    for one, other in zip(found.files, wanted.files, strict=True):
-        assert pq.read_table(one).equals(pq.read_table(other))
-    assert list(map(str, found.failures())) == list(map(str, wanted.failures()))
-    assert sorted(p.name for p in found.folder.iterdir()) == [p.name for p in found.files]
+    local_scores = _local(call, out=folder / "local", part_bytes=1)
+    assert (scores.rows, scores.failed) == (local_scores.rows, local_scores.failed) == (ROWS, 3)
+    assert [p.name for p in scores.files] == [p.name for p in local_scores.files]
+    for file, local_file in zip(scores.files, local_scores.files, strict=True):
+        assert pq.read_table(file).equals(pq.read_table(local_file))
+    assert list(map(str, scores.failures())) == list(map(str, local_scores.failures()))
+    assert sorted(p.name for p in scores.folder.iterdir()) == [p.name for p in scores.files]
 
 
 # What else is Ray's: a table, and Datasets of several kinds of columns.
@@ -180,9 +182,9 @@ def test_datasets_of_ray(scored_library: Path, cluster: Any, source: str) -> Non
         options["preprocess"] = lambda batch: {
             "x": np.array(batch.column("x").to_pylist(), np.float32)
         }
-    found = tk.scale.map_batches(scored_library, data, **options).take_all()
-    wanted = [] if source == "empty" else x.sum(axis=1).tolist()
-    assert [row["output0"] for row in found] == wanted
+    rows = tk.scale.map_batches(scored_library, data, **options).take_all()
+    expected = [] if source == "empty" else x.sum(axis=1).tolist()
+    assert [row["output0"] for row in rows] == expected
 
 
 def test_ray_says_what_failed(call: dict[str, Any], cluster: Any) -> None:

@@ -146,9 +146,9 @@ def test_patterns(memory: str, fsspec: Any, tmp_path: Path) -> None:
         assert matches_of(f"{top}/*.onnx") == [str(tmp_path / n) for n in ("a.onnx", "b.onnx")]
         assert len(matches_of(f"{top}/**/*.onnx")) == 4
         assert matches_of(f"{top}/*") == [str(tmp_path / n) for n in ("a.onnx", "a.txt", "b.onnx")]
-    found = matches_of(f"{memory}/[ab].onnx")
-    assert [name.rpartition("/")[2] for name in found] == ["a.onnx", "b.onnx"]
-    assert all(fsspec.filesystem("memory").exists(name) for name in found)
+    matches = matches_of(f"{memory}/[ab].onnx")
+    assert [name.rpartition("/")[2] for name in matches] == ["a.onnx", "b.onnx"]
+    assert all(fsspec.filesystem("memory").exists(name) for name in matches)
     assert matches_of(f"{memory}/none/*") == [] == matches_of(f"{tmp_path}/none/*")
 
 
@@ -173,15 +173,15 @@ def kept(results: Results, tmp_path: Path, size: int = 100) -> tuple[File, File]
     paths = {"here/net.so": tmp_path / "net.so", "here/net.safetensors": tmp_path / "w"}
     for i, path in enumerate(paths.values()):
         path.write_bytes(bytes([i]) * size)
-    one, two = (File.of(name, path) for name, path in paths.items())
-    results.keep(KEY, (one, two), paths)
-    return one, two
+    first, two = (File.of(name, path) for name, path in paths.items())
+    results.keep(KEY, (first, two), paths)
+    return first, two
 
 
 def test_what_is_kept_is_found(results: Results, tmp_path: Path) -> None:
     assert results.find(KEY) is None
-    one, two = kept(results, tmp_path)
-    assert results.find(KEY) == (one, two)
+    first, two = kept(results, tmp_path)
+    assert results.find(KEY) == (first, two)
     assert results.fetch(two, tmp_path / "back")
     assert (tmp_path / "back").read_bytes() == b"\1" * 100
     assert results.find("cd" * 32) is None
@@ -192,19 +192,19 @@ def test_what_is_kept_is_found(results: Results, tmp_path: Path) -> None:
 def test_large_files_stay_out_of_the_local_cache(tmp_path: Path) -> None:
     local = Cache(tmp_path / "local", 1 << 20)
     results = Results(storage_of(tmp_path / "shared"), local)
-    one, _ = kept(results, tmp_path, size=1 << 16)
+    large_file, _ = kept(results, tmp_path, size=1 << 16)
     assert local.size() < 1 << 16
-    assert results.fetch(one, tmp_path / "back"), "the shared one has it"
+    assert results.fetch(large_file, tmp_path / "back"), "the shared one has it"
 
 
 def test_damaged_content_is_never_taken(tmp_path: Path) -> None:
     results = Results(storage_of(tmp_path / "shared"), None)
-    one, two = kept(results, tmp_path)
+    first, two = kept(results, tmp_path)
     for blob in (tmp_path / "shared" / "blobs").glob("*/*"):
         blob.write_bytes(b"hostile")
-    assert not results.fetch(one, tmp_path / "back") and not results.fetch(two, tmp_path / "back")
+    assert not results.fetch(first, tmp_path / "back") and not results.fetch(two, tmp_path / "back")
     kept(results, tmp_path)
-    assert results.fetch(one, tmp_path / "back"), "mended by who makes it again"
+    assert results.fetch(first, tmp_path / "back"), "mended by who makes it again"
 
 
 RECORDS = [
@@ -284,9 +284,11 @@ def test_a_shared_cache(manifest: Path, tmp_path: Path, memory: str, cold: Any) 
         with ThreadPoolExecutor(1) as pool:
             mine = farm(manifest, tmp_path / "mine", cache=place, executor=pool, only=["old/*"])
             cold()
-            theirs = farm(manifest, tmp_path / "theirs", cache=place, executor=pool, only=["old/*"])
-        assert states(theirs) == {"old/conv.so": "cached"} and theirs.rows[0].tries == 1
-        assert mine.rows[0].files == theirs.rows[0].files
+            their_report = farm(
+                manifest, tmp_path / "theirs", cache=place, executor=pool, only=["old/*"]
+            )
+        assert states(their_report) == {"old/conv.so": "cached"} and their_report.rows[0].tries == 1
+        assert mine.rows[0].files == their_report.rows[0].files
         assert hashes(tmp_path / "mine") == hashes(tmp_path / "theirs")
         for out in ("mine", "theirs"):
             shutil.rmtree(tmp_path / out)
@@ -320,15 +322,18 @@ def test_models_in_a_store(manifest: Path, tmp_path: Path, memory: str, fsspec: 
     fs = fsspec.filesystem("memory")
     for name in ("outside.onnx", "outside.bin"):
         fs.pipe_file(f"{memory}/m/{name}", (manifest.parent / name).read_bytes())
-    said = {"models": {"nets": f"{memory}/m/*.onnx"}, "targets": {"old": "llvm"}}
-    here = {"models": {"o": str(manifest.parent / "out*.onnx")}, "targets": {"old": "llvm"}}
+    store_manifest = {"models": {"nets": f"{memory}/m/*.onnx"}, "targets": {"old": "llvm"}}
+    folder_manifest = {
+        "models": {"o": str(manifest.parent / "out*.onnx")},
+        "targets": {"old": "llvm"},
+    }
     with ThreadPoolExecutor(1) as pool:
-        one = farm(said, tmp_path / "one", executor=pool)
-        other = farm(here, tmp_path / "other", executor=pool)
-        assert not one.failed and not other.failed, one
+        store_report = farm(store_manifest, tmp_path / "one", executor=pool)
+        folder_report = farm(folder_manifest, tmp_path / "other", executor=pool)
+        assert not store_report.failed and not folder_report.failed, store_report
         assert hashes(tmp_path / "one") == hashes(tmp_path / "other")
         fs.rm(f"{memory}/m/outside.bin")
-        lacking = farm(said, tmp_path / "one", executor=pool)
+        lacking = farm(store_manifest, tmp_path / "one", executor=pool)
     failure = lacking.rows[0].failure
     assert failure is not None and failure.code == "missing-file"
     assert f"{memory.partition('//')[2]}/m/outside.bin" in failure.message
@@ -351,18 +356,18 @@ def test_models_reach_workers_elsewhere(
             return super().submit(*args, **kwargs)
 
     models = {"big": str(folder / "outside.onnx"), "net": str(folder / "nets/conv.onnx")}
-    said = {"models": models, "targets": {"old": "llvm"}}
+    manifest_data = {"models": models, "targets": {"old": "llvm"}}
     with Elsewhere(1) as pool:
-        report = farm(said, tmp_path / "out", executor=pool)
-        found = {row.model: row.failure.code if row.failure else "" for row in report.rows}
-        assert found == {"big": "missing-file", "net": "missing-file"}
+        report = farm(manifest_data, tmp_path / "out", executor=pool)
+        failure_codes = {row.model: row.failure.code if row.failure else "" for row in report.rows}
+        assert failure_codes == {"big": "missing-file", "net": "missing-file"}
         folder.with_name("moved").rename(folder)
-        report = farm(said, tmp_path / "out", cache=tmp_path / "shared", executor=pool)
+        report = farm(manifest_data, tmp_path / "out", cache=tmp_path / "shared", executor=pool)
         assert not report.failed, report
         folder.with_name("moved").rename(folder)
         monkeypatch.setattr(build, "MOST_INLINE", 1 << 16)
         cold()
-        report = farm(said, tmp_path / "out2", executor=pool, only=["old/net.so"])
+        report = farm(manifest_data, tmp_path / "out2", executor=pool, only=["old/net.so"])
         assert states(report) == {"old/net.so": "made"}
     assert hashes(tmp_path / "out2").items() <= hashes(tmp_path / "out").items()
 

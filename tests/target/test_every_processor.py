@@ -43,10 +43,10 @@ def test_kernels_for_every_processor(arch: str) -> None:
     for cpu in ISAS[arch].cpus:
         target = Target({"mtriple": plain.mtriple, "mcpu": cpu})
         rows.append({**options_of(target, "assembly"), "name": cpu})
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", WALK],
         input=json.dumps([texts, rows]),
         capture_output=True,
         text=True,
     )
-    assert done.stdout.split() == [*ISAS[arch].cpus, "all"], done.stderr[:2000]
+    assert process.stdout.split() == [*ISAS[arch].cpus, "all"], process.stderr[:2000]

@@ -53,9 +53,9 @@ def header() -> str:
     )
 
 
-def _rows(isa: Isa, rest: Callable[[str], str]) -> Iterator[str]:
+def _rows(isa: Isa, further_fields: Callable[[str], str]) -> Iterator[str]:
     rows = [
-        f'{{"{name}", {register}, {bit}{rest(name)}}},'
+        f'{{"{name}", {register}, {bit}{further_fields(name)}}},'
         for name, (register, bit) in sorted(isa.places().items())
     ]
     yield from (f"    {row}" for row in rows)
@@ -64,7 +64,7 @@ def _rows(isa: Isa, rest: Callable[[str], str]) -> Iterator[str]:
 def state(name: str) -> str:
     """What the operating system saves for a feature of x86-64."""
     needs = ISAS["x86_64"].closure([name])
-    return next((s for s, which in x86.STATES.items() if needs & set(which.split())), "NONE")
+    return next((s for s, bits in x86.STATES.items() if needs & set(bits.split())), "NONE")
 
 
 @pytest.mark.parametrize("isa", COMPILED.values(), ids=COMPILED)
@@ -125,26 +125,30 @@ def _plain(name: str) -> str:
 
 
 def test_bits_are_those_of_cpuid_h() -> None:
-    known, register = {}, ""
+    bits, register = {}, ""
     for line in (ZIG_LIB / "include" / "cpuid.h").read_text().splitlines():
         if section := re.match(r"/\* Features in %(.*) \*/", line):
             register = LEAVES.get(section[1], "")
         elif bit := re.match(r"#define bit_(\w+)\s+(0x[0-9a-f]{8})", line):
-            known[register, _plain(bit[1])] = int(bit[2], 16).bit_length() - 1
+            bits[register, _plain(bit[1])] = int(bit[2], 16).bit_length() - 1
     places = {n: p for n, p in ISAS["x86_64"].places().items() if p[0] not in ("AVX10", "APX")}
-    for name, (where, bit) in places.items():
-        assert known[where, _plain(CPUID_H.get(name, name))] == bit, name
+    for name, (register_name, bit) in places.items():
+        assert bits[register_name, _plain(CPUID_H.get(name, name))] == bit, name
 
 
 def test_bits_are_those_of_linux() -> None:
     text = (ZIG_LIB / "libc/include/aarch64-linux-any/asm/hwcap.h").read_text()
-    found = re.findall(r"#define (HWCAP2?)_(\w+)\s+\(1(?:UL)? << (\d+)\)", text)
-    known = {(word, _plain(name)): int(bit) for word, name, bit in found}
-    for name, (where, bit) in ISAS["aarch64"].places().items():
-        other = HWCAP_H.get(name, name)
-        candidates = {known.get((where, _plain(n))) for n in (other, other.replace("sve2", "sve"))}
+    definitions = re.findall(r"#define (HWCAP2?)_(\w+)\s+\(1(?:UL)? << (\d+)\)", text)
+    bits = {(word, _plain(name)): int(bit) for word, name, bit in definitions}
+    for name, (register_name, bit) in ISAS["aarch64"].places().items():
+        c_name = HWCAP_H.get(name, name)
+        candidates = {
+            bits.get((register_name, _plain(n))) for n in (c_name, c_name.replace("sve2", "sve"))
+        }
         # SVE2 itself, and SVE2.1, keep their number.
-        exact = re.search(rf"{where}_{re.escape(other.upper())}\s+\(1(?:UL)? << (\d+)\)", text)
+        exact = re.search(
+            rf"{register_name}_{re.escape(c_name.upper())}\s+\(1(?:UL)? << (\d+)\)", text
+        )
         assert bit in candidates or (exact and int(exact[1]) == bit), name
 
 
@@ -222,21 +226,21 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The runtime on pretended processors, by architecture."""
     folder = tmp_path_factory.mktemp("processors")
     (folder / "harness.c").write_text(HARNESS)
-    others = (path for path in crt_sources() if path.name != "cpu.c")
-    (folder / "others.c").write_text("".join(f'#include "{path.name}"\n' for path in others))
+    other_sources = (path for path in crt_sources() if path.name != "cpu.c")
+    (folder / "others.c").write_text("".join(f'#include "{path.name}"\n' for path in other_sources))
     place = str(read_config().cache_dir / "zig")
     environ = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": place, "ZIG_LOCAL_CACHE_DIR": place}
     # gcc links a program in a tenth of what the packaged compiler takes for its first one.
     compiler = ["gcc"] if shutil.which("gcc") else [str(zig_path()), "cc"]
     compiler += ["-std=c99", "-D_GNU_SOURCE", "-I", str(CRT)]
     subprocess.run([*compiler, "-c", "others.c"], cwd=folder, env=environ, check=True)
-    made = {}
+    executables = {}
     for arch in COMPILED:
-        made[arch] = folder / arch
+        executables[arch] = folder / arch
         command = [*compiler, f"-DARM={int(arch == 'aarch64')}", "harness.c", "others.o"]
-        command += ["-o", str(made[arch]), "-lpthread", "-ldl", "-lm"]
+        command += ["-o", str(executables[arch]), "-lpthread", "-ldl", "-lm"]
         subprocess.run(command, cwd=folder, env=environ, check=True)
-    return made
+    return executables
 
 
 # Where cpuid says what: leaf, the one below it, and which of eax, ebx, ecx, edx.
@@ -267,8 +271,8 @@ def processor(
     if isa.arch == "aarch64":
         return f"{words['HWCAP']} {words['HWCAP2']} 0"
     rows = {(0, 0): [0x29, 0, 0, 0], (7, 0): [1, 0, 0, 0], (0x80000000, 0): [0x80000008, 0, 0, 0]}
-    for register, (leaf, sub, which) in CPUID.items():
-        rows.setdefault((leaf, sub), [0, 0, 0, 0])[which] |= words[register]
+    for register, (leaf, sub, register_index) in CPUID.items():
+        rows.setdefault((leaf, sub), [0, 0, 0, 0])[register_index] |= words[register]
     version = words["AVX10"].bit_length()
     rows[0x24, 0] = [0, version | 7 << 16, 0, 0]
     rows[7, 1][3] |= bool(version) << 19
@@ -281,7 +285,7 @@ def processor(
 
 
 def ask(program: Path, lines: list[str]) -> list[str]:
-    done = subprocess.run(
+    process = subprocess.run(
         [program],
         input="\n".join(lines) + "\n",
         capture_output=True,
@@ -289,29 +293,30 @@ def ask(program: Path, lines: list[str]) -> list[str]:
         check=True,
         timeout=120,
     )
-    return done.stdout.splitlines()
+    return process.stdout.splitlines()
 
 
 def targets(isa: Isa) -> dict[str, Target]:
     """Every processor that LLVM knows, and every tag of a processor, of one architecture."""
     triple = f"{isa.arch}-linux-gnu"
-    found = {cpu: Target({"mtriple": triple, "mcpu": cpu}) for cpu in isa.cpus}
+    cpu_targets = {cpu: Target({"mtriple": triple, "mcpu": cpu}) for cpu in isa.cpus}
     tags = {tag.reference: Target(tag.reference) for tag in TAGS.all()}
     hosts = {f"host of {name}": t.host for name, t in tags.items() if t.host is not None}
-    return found | {name: t for name, t in (tags | hosts).items() if t.arch == isa.arch}
+    return cpu_targets | {name: t for name, t in (tags | hosts).items() if t.arch == isa.arch}
 
 
 @pytest.mark.parametrize("isa", COMPILED.values(), ids=COMPILED)
 def test_every_processor_loads_what_was_compiled_for_it(
     isa: Isa, programs: dict[str, Path]
 ) -> None:
-    asked = targets(isa)
+    isa_targets = targets(isa)
     lines = [
-        f"{processor(isa, t.features)} {' '.join(t.required_features)}" for t in asked.values()
+        f"{processor(isa, t.features)} {' '.join(t.required_features)}"
+        for t in isa_targets.values()
     ]
-    answers = dict(zip(asked, ask(programs[isa.arch], lines), strict=True))
+    answers = dict(zip(isa_targets, ask(programs[isa.arch], lines), strict=True))
     assert {name: a for name, a in answers.items() if a != "loads"} == {}
-    assert any(t.required_features for t in asked.values())
+    assert any(t.required_features for t in isa_targets.values())
 
 
 @pytest.mark.parametrize("isa", COMPILED.values(), ids=COMPILED)
@@ -321,14 +326,14 @@ def test_a_processor_that_lacks_one_feature_is_refused_by_its_name(
     """Less one needed feature at a time, what needs it, and what is told by the same bit."""
     places, rows, lines = isa.places(), [], []
     for target in {t.features: t for t in targets(isa).values()}.values():
-        for lost in target.required_features:
-            left = target.features
-            for name in [n for n, place in places.items() if place == places[lost]]:
-                left = isa.without(left, name)
-            if "egpr" not in left:  # then cpuid says nothing of the others
-                left -= set(x86.STATES["EGPR"].split())
-            rows.append(next(n for n in target.required_features if n not in left))
-            lines.append(f"{processor(isa, left)} {' '.join(target.required_features)}")
+        for missing in target.required_features:
+            features = target.features
+            for name in [n for n, place in places.items() if place == places[missing]]:
+                features = isa.without(features, name)
+            if "egpr" not in features:  # then cpuid says nothing of the others
+                features -= set(x86.STATES["EGPR"].split())
+            rows.append(next(n for n in target.required_features if n not in features))
+            lines.append(f"{processor(isa, features)} {' '.join(target.required_features)}")
     answers = ask(programs[isa.arch], lines)
     assert len(answers) == len(rows) > 300
     for lacking, answer in zip(rows, answers, strict=True):
@@ -339,10 +344,10 @@ def test_registers_that_the_system_does_not_save_are_not_used(programs: dict[str
     isa = ISAS["x86_64"]
     target = Target({"mcpu": "diamondrapids"})
     lacks = {"YMM": "avx", "ZMM": "avx10.1", "EGPR": "ccmp", "TILE": "amx-bf16"}
-    for lost, lacking in lacks.items():
-        gone = {lost} if lost != "YMM" else set(XCR0) - {"TILE"}
-        saved = {name: 0 if name in gone else bits for name, bits in XCR0.items()}
-        if lost == "ZMM":
+    for missing, lacking in lacks.items():
+        unsaved = {missing} if missing != "YMM" else set(XCR0) - {"TILE"}
+        saved = {name: 0 if name in unsaved else bits for name, bits in XCR0.items()}
+        if missing == "ZMM":
             saved["ZMM"] = XCR0["YMM"]
         line = f"{processor(isa, target.features, saved)} {' '.join(target.required_features)}"
         (answer,) = ask(programs["x86_64"], [line])
@@ -353,9 +358,11 @@ def test_tiles_that_the_system_does_not_let_a_process_use_are_refused_by_name(
     programs: dict[str, Path],
 ) -> None:
     isa = ISAS["x86_64"]
-    here = processor(isa, isa.cpu_features("diamondrapids"), refused=True)
+    processor_text = processor(isa, isa.cpu_features("diamondrapids"), refused=True)
     needed = [Target({"mcpu": cpu}).required_features for cpu in ("sapphirerapids", "x86-64-v4")]
-    with_tiles, without = ask(programs["x86_64"], [f"{here} {' '.join(n)}" for n in needed])
+    with_tiles, without = ask(
+        programs["x86_64"], [f"{processor_text} {' '.join(n)}" for n in needed]
+    )
     assert "lacks 'amx-bf16', which library pretended was compiled for" in with_tiles
     assert without == "loads"
 
@@ -384,8 +391,8 @@ FAMILIES = (
 
 def _objects(target: Target) -> dict[str, bytes]:
     mod = IRModule(tuple(BATTERY.cases[name].function for name in FAMILIES), "b")
-    made = compile_module(mod, target).artifacts
-    return {a.file_name: bytes(a.view) for a in made if a.file_name.endswith(".o")}
+    artifacts = compile_module(mod, target).artifacts
+    return {a.file_name: bytes(a.view) for a in artifacts if a.file_name.endswith(".o")}
 
 
 @pytest.mark.parametrize(
@@ -397,7 +404,7 @@ def test_code_is_the_same_without_what_is_not_checked(arch: str, cpu: str) -> No
     isa = ISAS[arch]
     target = Target({"mtriple": f"{arch}-linux-gnu", "mcpu": cpu})
     needed = isa.closure(target.required_features) | isa.cpu_features(isa.baseline_cpu)
-    off = [f"-{name}" for name in sorted(target.features - needed)]
-    less = target.replace(mattr=off)
-    assert less.required_features == target.required_features and len(off) > 9
-    assert _objects(less) == _objects(target)
+    disabled = [f"-{name}" for name in sorted(target.features - needed)]
+    smaller_target = target.replace(mattr=disabled)
+    assert smaller_target.required_features == target.required_features and len(disabled) > 9
+    assert _objects(smaller_target) == _objects(target)

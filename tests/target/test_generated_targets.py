@@ -22,7 +22,7 @@ COUNT = 10_000
 
 def test_text_round_trip() -> None:
     rng = random.Random(7)
-    seen = {"tag": 0, "base_tag": 0, "host": 0, "devices": 0}
+    counts = {"tag": 0, "base_tag": 0, "host": 0, "devices": 0}
     for _ in range(COUNT):
         spec = generated.target(rng)
         target = Target(spec)
@@ -34,9 +34,9 @@ def test_text_round_trip() -> None:
         assert again.content_hash == target.content_hash
         assert again.features == target.features
         assert text == json.dumps(target.to_json(), separators=(",", ":"))
-        for name in seen:
-            seen[name] += bool(getattr(target, name))
-    assert min(seen.values()) > COUNT // 50, seen
+        for name in counts:
+            counts[name] += bool(getattr(target, name))
+    assert min(counts.values()) > COUNT // 50, counts
 
 
 def test_spelling_does_not_count() -> None:
@@ -56,12 +56,12 @@ def test_same_text_whatever_the_machine() -> None:
         "text = ''.join(str(Target(generated.target(rng))) for _ in range(500))\n"
         "print(hashlib.sha256(text.encode()).hexdigest())\n"
     )
-    found = set()
+    texts = set()
     for seed in ("1", "2"):
         environment = {"PYTHONHASHSEED": seed, "LC_ALL": "C", "PYTHONPATH": ":".join(sys.path)}
         command = [sys.executable, "-c", script]
-        found.add(subprocess.check_output(command, env=environment, text=True))
-    assert len(found) == 1
+        texts.add(subprocess.check_output(command, env=environment, text=True))
+    assert len(texts) == 1
 
 
 # -- one wrong letter --------------------------------------------------------------------------
@@ -69,9 +69,9 @@ def test_same_text_whatever_the_machine() -> None:
 LETTERS = string.ascii_lowercase + string.digits + "-_"
 
 
-def typos(name: str, rng: random.Random, each: int) -> Iterator[str]:
+def typos(name: str, rng: random.Random, count_per_kind: int) -> Iterator[str]:
     """`name` with one letter left out, put in, replaced, or swapped with the next."""
-    for _ in range(each):
+    for _ in range(count_per_kind):
         i = rng.randrange(len(name))
         yield name[:i] + name[i + 1 :]
         yield name[:i] + rng.choice(LETTERS) + name[i:]
@@ -107,12 +107,12 @@ def test_every_kind() -> None:
 
 def test_every_tag() -> None:
     rng = random.Random(3)
-    known = set(TAGS.names())
+    tag_names = set(TAGS.names())
     for tag in TAGS.all():
-        vendor, _, own = tag.name.partition("/")
-        for typo in typos(own, rng, 2):
-            if f"{vendor}/{typo}" not in known:
+        vendor, _, model_name = tag.name.partition("/")
+        for typo in typos(model_name, rng, 2):
+            if f"{vendor}/{typo}" not in tag_names:
                 assert tag.name in offered({"tag": f"{vendor}/{typo}"})[:3], typo
         for typo in typos(vendor, rng, 1):
-            if f"{typo}/{own}" not in known:
-                assert tag.name in offered({"tag": f"{typo}/{own}"})[:3], typo
+            if f"{typo}/{model_name}" not in tag_names:
+                assert tag.name in offered({"tag": f"{typo}/{model_name}"})[:3], typo

@@ -33,11 +33,11 @@ def register() -> Iterator[Any]:
 
 
 def test_pipelines_and_last_passes(register: Any) -> None:
-    seen: list[str] = []
+    pass_names: list[str] = []
 
     def noted(name: str) -> Any:
         def note(mod: IRModule) -> IRModule:
-            seen.append(name)
+            pass_names.append(name)
             return mod
 
         return note
@@ -52,13 +52,13 @@ def test_pipelines_and_last_passes(register: Any) -> None:
         pre_codegen=lambda target: noted("last"),
     )
     exe = tk.compile(MODULE, "mine")
-    assert seen == ["relax", "tir", "last"]
+    assert pass_names == ["relax", "tir", "last"]
     np.testing.assert_allclose(run(exe), np.tanh(2 * X), rtol=1e-6)
     assert [f.external for f in exe.module.externals] == ["c_reference"]
     again = tk.compile(exe.module, exe.target, relax_pipeline=None, tir_pipeline=None)
-    assert again.artifacts == exe.artifacts and len(seen) == 3
+    assert again.artifacts == exe.artifacts and len(pass_names) == 3
     tk.compile(MODULE, "mine", tir_pipeline=tir_passes(exe.target))
-    assert seen[3:] == ["relax", "last"]
+    assert pass_names[3:] == ["relax", "last"]
 
 
 def test_a_linker(register: Any, tmp_path: Path) -> None:
@@ -77,19 +77,19 @@ def test_a_linker(register: Any, tmp_path: Path) -> None:
 
 def test_a_generator_for_loops_replaces_ours(register: Any) -> None:
     """It emits what ours would have: the objects of another compile."""
-    ours = tk.compile(MODULE)
-    made = [a for a in ours.artifacts if a.file_name.endswith(".o")]
-    asked: list[str] = []
+    own_executable = tk.compile(MODULE)
+    own_objects = [a for a in own_executable.artifacts if a.file_name.endswith(".o")]
+    function_names: list[str] = []
 
     def generate(target: Target, functions: Any) -> list[Artifact]:
-        asked.extend(f.name for f in functions)
-        return [Artifact("mine", "native", a.file_name, bytes(a.view)) for a in made]
+        function_names.extend(f.name for f in functions)
+        return [Artifact("mine", "native", a.file_name, bytes(a.view)) for a in own_objects]
 
     register(tir_codegen=generate)
     exe = tk.compile(MODULE, "mine")
-    assert asked == [k.kernel for k in exe.placement()]
+    assert function_names == [k.kernel for k in exe.placement()]
     assert {a.codegen_id for a in exe.artifacts} == {"mine", "host", "ir"}
-    np.testing.assert_array_equal(run(exe), run(ours))
+    np.testing.assert_array_equal(run(exe), run(own_executable))
 
 
 def test_a_generator_that_emits_nothing(register: Any) -> None:

@@ -52,10 +52,10 @@ def llvm_complaints(targets: list[Target], extra: str = "") -> str:
     """What LLVM says on stderr when it generates code for each target: unknown names, mostly."""
     rows = [(t.mtriple, t.mcpu, t.llvm_features + extra) for t in targets]
     command = [sys.executable, "-c", WALK]
-    done = subprocess.run(
+    process = subprocess.run(
         command, input=json.dumps(rows), capture_output=True, text=True, check=False
     )
-    return done.stderr if done.returncode == 0 else f"LLVM aborted: {done.stderr}"
+    return process.stderr if process.returncode == 0 else f"LLVM aborted: {process.stderr}"
 
 
 @pytest.mark.parametrize("isa", ISAS.values(), ids=lambda isa: isa.arch)
@@ -107,10 +107,10 @@ def _pretend(
 def test_virtual_machine_that_hides_features() -> None:
     isa = ISAS["x86_64"]
     full = isa.cpu_features("skylake-avx512")
-    seen = full - {"avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512cd", "pku"}
-    target = Target({"kind": "llvm", **processor_fields(isa, "skylake-avx512", seen)})
+    visible = full - {"avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512cd", "pku"}
+    target = Target({"kind": "llvm", **processor_fields(isa, "skylake-avx512", visible)})
     assert target.mcpu == "skylake-avx512"
-    assert target.features == seen
+    assert target.features == visible
     assert target.vector_bytes == 32
 
 
@@ -123,8 +123,8 @@ def test_features_whose_need_is_hidden_are_not_used() -> None:
 
 def test_unknown_processor_keeps_its_features() -> None:
     isa = ISAS["x86_64"]
-    seen = isa.closure(["avx512vnni", "bmi2"]) | {"some-new-thing"}
-    target = Target({"kind": "llvm", **processor_fields(isa, "futurelake", seen)})
+    visible = isa.closure(["avx512vnni", "bmi2"]) | {"some-new-thing"}
+    target = Target({"kind": "llvm", **processor_fields(isa, "futurelake", visible)})
     assert target.mcpu == "x86-64"
     assert target.has("avx512vnni")
     assert target.has("bmi2")
@@ -135,10 +135,10 @@ def test_a_model_number_of_another_processor(system: bool, monkeypatch: pytest.M
     """A virtual machine with AMX showed the number of a Rocket Lake."""
     isa = ISAS["x86_64"]
     hidden = {"enqcmd", "pconfig", "pku", "ptwrite", "shstk", "uintr", "waitpkg", "wbnoinvd"}
-    seen = (isa.cpu_features("sapphirerapids") | {"avx10.1"}) - hidden
-    _pretend(monkeypatch, "rocketlake", seen, system)
+    visible = (isa.cpu_features("sapphirerapids") | {"avx10.1"}) - hidden
+    _pretend(monkeypatch, "rocketlake", visible, system)
     target = Target(host.describe_host())
-    assert target.features == {f for f in seen if system or not f.startswith("amx")}
+    assert target.features == {f for f in visible if system or not f.startswith("amx")}
     assert isa.cpu_features(target.mcpu) == isa.cpu_features("sapphirerapids")
 
 
@@ -146,11 +146,11 @@ def test_a_model_number_of_another_processor(system: bool, monkeypatch: pytest.M
 def test_processors_keep_their_names(hidden: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     isa = ISAS["x86_64"]
     for cpu in isa.cpus:
-        seen = isa.cpu_features(cpu) - hidden
-        _pretend(monkeypatch, cpu, seen, tiles=True)
+        visible = isa.cpu_features(cpu) - hidden
+        _pretend(monkeypatch, cpu, visible, tiles=True)
         target = Target(host.describe_host())
         assert isa.cpu_features(target.mcpu) == isa.cpu_features(cpu), cpu
-        assert target.features == seen | isa.cpu_features(isa.baseline_cpu), cpu
+        assert target.features == visible | isa.cpu_features(isa.baseline_cpu), cpu
 
 
 def test_cache_sizes_from_sysfs(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_tiles_need_the_system(system: bool, monkeypatch: pytest.MonkeyPatch) ->
     cpu = "sapphirerapids"
     features = sorted(ISAS["x86_64"].cpu_features(cpu))
     _pretend(monkeypatch, cpu, features, system)
-    found = Target(host.describe_host())
-    assert found.mcpu == cpu
-    assert [found.has(f) for f in ("amx-tile", "amx-bf16", "amx-int8")] == [system] * 3
-    assert found.has("avx512bf16")
+    target = Target(host.describe_host())
+    assert target.mcpu == cpu
+    assert [target.has(f) for f in ("amx-tile", "amx-bf16", "amx-int8")] == [system] * 3
+    assert target.has("avx512bf16")

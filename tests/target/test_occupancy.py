@@ -56,12 +56,12 @@ int blocks(int capability, int warps, int shared_kib, int most_kib, int threads,
 def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(p) for p in spec.submodule_search_locations or ()] if spec else []
-    found = [h for f in folders for h in sorted(f.glob("*/include/cuda_occupancy.h"))]
-    if not found:
+    headers = [h for f in folders for h in sorted(f.glob("*/include/cuda_occupancy.h"))]
+    if not headers:
         pytest.skip("cuda_occupancy.h is not installed")
     folder = tmp_path_factory.mktemp("occupancy")
     (folder / "o.c").write_text(SOURCE)
-    command = [require_compiler("gcc"), "-shared", "-fPIC", "-w", f"-I{found[-1].parent}"]
+    command = [require_compiler("gcc"), "-shared", "-fPIC", "-w", f"-I{headers[-1].parent}"]
     subprocess.run([*command, "-o", folder / "o.so", folder / "o.c"], check=True)
     return ctypes.CDLL(str(folder / "o.so"))
 
@@ -75,11 +75,11 @@ SHARED = (1, 400, 3200, *(k << 10 for k in KIB))
 @pytest.mark.parametrize("capability", MULTIPROCESSORS)
 def test_as_the_toolkit_computes_it(capability: int, header: ctypes.CDLL) -> None:
     arch, sm = f"sm_{capability}", MULTIPROCESSORS[capability]
-    most = CUDA_ARCHS[arch]
+    shared_bytes = CUDA_ARCHS[arch]
     for threads, registers, shared in itertools.product(THREADS, REGISTERS, SHARED):
         for barriers in (1, 2, 5):
             want = header.blocks(
-                *(capability, sm.warps, sm.shared_kib, most),
+                *(capability, sm.warps, sm.shared_kib, shared_bytes),
                 *(threads, registers, ctypes.c_long(shared), barriers),
             )
             have = occupancy(arch, threads, registers, shared, barriers)

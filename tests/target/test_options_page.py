@@ -54,10 +54,10 @@ def elsewhere() -> str:
         "a word on where they belong:",
         "",
     ]
-    where: dict[str, list[str]] = {}
+    names_by_text: dict[str, list[str]] = {}
     for name, text in ELSEWHERE.items():
-        where.setdefault(text.partition("This does not: ")[2], []).append(f"`{name}`")
-    lines += [f"- {', '.join(names)}: {text}" for text, names in where.items()]
+        names_by_text.setdefault(text.partition("This does not: ")[2], []).append(f"`{name}`")
+    lines += [f"- {', '.join(names)}: {text}" for text, names in names_by_text.items()]
     return "\n".join([*lines, ""])
 
 

@@ -106,8 +106,8 @@ def test_device_that_gets_a_host_is_no_longer_its_tag() -> None:
     target = Target({"host": "llvm", "devices": ["nvidia/t4"]})
     assert target.kind == "cuda"
     assert (target.tag, target.base_tag) == ("", "nvidia/t4:1")
-    both = Target({"host": "llvm", "devices": ["nvidia/t4", "llvm"]})
-    assert both.devices[0].tag == "nvidia/t4:1"
+    combined = Target({"host": "llvm", "devices": ["nvidia/t4", "llvm"]})
+    assert combined.devices[0].tag == "nvidia/t4:1"
 
 
 ERRORS: list[tuple[Any, str, str]] = [
@@ -120,11 +120,11 @@ ERRORS: list[tuple[Any, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "where", "says"), ERRORS)
-def test_errors_say_which_device(spec: Any, where: str, says: str) -> None:
+@pytest.mark.parametrize(("spec", "place", "says"), ERRORS)
+def test_errors_say_which_device(spec: Any, place: str, says: str) -> None:
     with pytest.raises(UserError) as caught:
         Target(spec)
-    assert caught.value.where == where
+    assert caught.value.where == place
     assert says in caught.value.message
 
 

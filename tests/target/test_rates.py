@@ -17,14 +17,14 @@ FAST = Target({"mcpu": "znver4", "precision": "bfloat16"})
 
 def test_rows_are_found_by_features_and_by_names() -> None:
     hidden = Target({"mcpu": "x86-64-v4", "mattr": ["+avx512bf16", "+amx-bf16"]})
-    less = Target({"mcpu": "graniterapids", "mattr": ["-amx-tile"]})
-    for target in (SLOW, hidden, less):
+    without_tiles = Target({"mcpu": "graniterapids", "mattr": ["-amx-tile"]})
+    for target in (SLOW, hidden, without_tiles):
         assert rates_of(target).name == "Golden Cove" and not has_fast_pairs(target)
     for name in ("znver4", "znver5"):
         assert rates_of(Target({"mcpu": name})).pairs == 2
     arm = {"mtriple": "aarch64-linux-gnu", "mattr": ["+bf16"]}
-    for other in (Target({"mcpu": "cooperlake"}), Target(arm)):
-        assert rates_of(other) not in ROWS and has_fast_pairs(other)
+    for fast_target in (Target({"mcpu": "cooperlake"}), Target(arm)):
+        assert rates_of(fast_target) not in ROWS and has_fast_pairs(fast_target)
 
 
 Shapes = tuple[tuple[int, ...], ...]

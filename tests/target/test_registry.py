@@ -65,11 +65,11 @@ def test_hooks_are_kept_as_given() -> None:
 
 
 def test_canonicalizer() -> None:
-    def even(values: Values, where: str) -> Values:
+    def even(values: Values, place: str) -> Values:
         lanes = values["lanes"]
         assert isinstance(lanes, int)
         if lanes == 13:
-            raise UserError("unlucky", where=where)
+            raise UserError("unlucky", where=place)
         return {**values, "lanes": lanes // 2 * 2}
 
     register_target_kind("unit", "cpu", [LANES], canonicalizer=even)
@@ -88,15 +88,15 @@ def test_named_composite() -> None:
     assert alone.kind == "pipeline.split", "its lowering is its own, even for one device"
 
 
-def fail(values: Values, where: str) -> Values:
+def fail(values: Values, place: str) -> Values:
     raise KeyError("lanes")
 
 
-def odd(values: Values, where: str) -> Any:
+def odd(values: Values, place: str) -> Any:
     return ["lanes"]
 
 
-def grows(values: Values, where: str) -> Values:
+def grows(values: Values, place: str) -> Values:
     lanes = values["lanes"]
     assert isinstance(lanes, int)
     return {"lanes": lanes + 1}

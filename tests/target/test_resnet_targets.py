@@ -51,8 +51,8 @@ def check(folder: Path, spec: object, image: int) -> None:
     processors.require(target)
     library = tk.runtime.load_module(build(folder, target, image))
     _, x, want = answer(image)
-    got = tk.runtime.Executor(library, tk.cpu())["main"](x).numpy()
-    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4 * np.abs(want).max())
+    result = tk.runtime.Executor(library, tk.cpu())["main"](x).numpy()
+    np.testing.assert_allclose(result, want, rtol=1e-3, atol=1e-4 * np.abs(want).max())
     report = inspect_library(folder / "net.so")
     assert report.metadata.target == target.to_json()
     assert set(report.metadata.cpu_features) == set(target.required_features)
@@ -86,8 +86,8 @@ def test_a_tag_is_compiled_for_and_shown(tmp_path: Path) -> None:
 
 def test_a_library_for_another_processor_is_refused(tmp_path: Path) -> None:
     """Some feature that this machine lacks, whichever that is; the message names it."""
-    here = Target("native").features
-    choices = (f for f in ("avx512fp16", "avx512f", "avx2", "avxvnniint8") if f not in here)
+    features = Target("native").features
+    choices = (f for f in ("avx512fp16", "avx512f", "avx2", "avxvnniint8") if f not in features)
     feature = next(choices, "")
     if not feature:
         pytest.skip("this machine has every feature the test knows")

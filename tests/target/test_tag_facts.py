@@ -103,38 +103,38 @@ CLUSTERS = {
 def processors() -> Iterator[tuple[str, Target]]:
     """Every CPU of a tag, itself or its host."""
     for name, target in LATEST.items():
-        for each in (target, target.host):
-            if each is not None and "mcpu" in each.attrs:
-                yield name, each
+        for cpu_target in (target, target.host):
+            if cpu_target is not None and "mcpu" in cpu_target.attrs:
+                yield name, cpu_target
 
 
 def test_both_limits_of_shared_memory_are_those_of_the_architecture() -> None:
     limits = {f"sm_{name.replace('.', '')}": kib for name, kib in SHARED.items()}
     assert limits == {arch: kib for arch, kib in CUDA_ARCHS.items() if not arch.endswith("a")}
     assert all(kib == limits[arch.rstrip("a")] for arch, kib in CUDA_ARCHS.items())
-    found = {name: t for name, t in LATEST.items() if t.kind == "cuda"}
-    assert len(found) > 40
-    for name, target in found.items():
+    cuda_targets = {name: t for name, t in LATEST.items() if t.kind == "cuda"}
+    assert len(cuda_targets) > 40
+    for name, target in cuda_targets.items():
         assert target["max_shared_memory_per_block"] == 48 * KiB, name
-        most = target["max_shared_memory_per_block_optin"]
-        assert most == limits[target.arch] * KiB, name
+        shared_limit = target["max_shared_memory_per_block_optin"]
+        assert shared_limit == limits[target.arch] * KiB, name
         assert target["max_num_threads"] == 1024 and target["thread_warp_size"] == 32, name
         assert "max_shared_memory_per_block_optin" not in target.to_json()
 
 
 @pytest.mark.parametrize("arch", CUDA_ARCHS)
 def test_more_shared_memory_than_there_is(arch: str) -> None:
-    most = CUDA_ARCHS[arch] * KiB
+    shared_limit = CUDA_ARCHS[arch] * KiB
     cuda = {"kind": "cuda", "arch": arch}
     with pytest.raises(UserError, match="does not ask for more") as caught:
         Target({**cuda, "max_shared_memory_per_block": 48 * KiB + 1})
-    assert caught.value.hint == f"max_shared_memory_per_block_optin is {most} for {arch}"
-    for wrong in (most + 1, 48 * KiB - 1):
-        with pytest.raises(UserError, match=f"{arch} has 49152 to {most} bytes"):
+    assert caught.value.hint == f"max_shared_memory_per_block_optin is {shared_limit} for {arch}"
+    for wrong in (shared_limit + 1, 48 * KiB - 1):
+        with pytest.raises(UserError, match=f"{arch} has 49152 to {shared_limit} bytes"):
             Target({**cuda, "max_shared_memory_per_block_optin": wrong})
-    told = Target({**cuda, "max_shared_memory_per_block_optin": most})
-    assert told["max_shared_memory_per_block_optin"] == most
-    assert told != Target(cuda) and "max_shared_memory_per_block_optin" in told.to_json()
+    explicit = Target({**cuda, "max_shared_memory_per_block_optin": shared_limit})
+    assert explicit["max_shared_memory_per_block_optin"] == shared_limit
+    assert explicit != Target(cuda) and "max_shared_memory_per_block_optin" in explicit.to_json()
 
 
 def test_caches_of_gpus() -> None:
@@ -143,13 +143,13 @@ def test_caches_of_gpus() -> None:
 
 
 def test_caches_of_cores() -> None:
-    seen = set()
+    cpus = set()
     for name, target in processors():
         if target.mcpu in CORES:
-            found = (target.l1d_bytes // KiB, target.l2_bytes // KiB)
-            assert found == CORES[target.mcpu], name
-            seen.add(target.mcpu)
-    assert seen == set(CORES)
+            cache_sizes = (target.l1d_bytes // KiB, target.l2_bytes // KiB)
+            assert cache_sizes == CORES[target.mcpu], name
+            cpus.add(target.mcpu)
+    assert cpus == set(CORES)
     for name, kib in CLUSTERS.items():
         assert LATEST[name].l2_bytes == kib * KiB, name
 

@@ -15,13 +15,13 @@ from tensorkiln.target import Target
 def test_features_implied_by_the_processor_are_not_spelled() -> None:
     plain = Target({"mcpu": "skylake-avx512"})
     assert Target({"mcpu": "skylake-avx512", "mattr": ["+avx2", "+avx512f"]}) == plain
-    less = Target({"mcpu": "skylake-avx512", "mattr": ["-avx512f"]})
-    assert not less.has("avx512vl")
-    assert less.has("avx2")
-    more = Target({"mattr": "+avx512vl"})
-    assert more.has("avx512f")
-    assert more.has("fma")
-    assert more.has("sse4.1")
+    without_avx512 = Target({"mcpu": "skylake-avx512", "mattr": ["-avx512f"]})
+    assert not without_avx512.has("avx512vl")
+    assert without_avx512.has("avx2")
+    with_avx512 = Target({"mattr": "+avx512vl"})
+    assert with_avx512.has("avx512f")
+    assert with_avx512.has("fma")
+    assert with_avx512.has("sse4.1")
 
 
 def test_text_is_canonical_json() -> None:
@@ -85,8 +85,8 @@ def test_native_is_this_machine_and_canonical() -> None:
     assert native.l1d_bytes >= 8 << 10
     import llvmlite.binding as llvm
 
-    found = {name for name, on in llvm.get_host_cpu_features().items() if on}
-    assert set(native.required_features) <= found, "a feature this machine has not"
+    host_features = {name for name, on in llvm.get_host_cpu_features().items() if on}
+    assert set(native.required_features) <= host_features, "a feature this machine has not"
 
 
 def test_other_targets_do_not_look_at_the_machine() -> None:
@@ -179,6 +179,6 @@ def test_caches_follow_from_the_processor(cpu: str) -> None:
     target = Target({"kind": "llvm", "mcpu": cpu, **arm})
     assert (target.l1d_bytes >> 10, target.l2_bytes >> 10) == CACHES[cpu]
     assert Target(target.to_json()) == target
-    own = Target({"kind": "llvm", "mcpu": cpu, "l2_bytes": 1 << 24, **arm})
-    assert (own.l1d_bytes, own.l2_bytes) == (target.l1d_bytes, 1 << 24)
-    assert own.replace(l2_bytes=None) == target
+    larger_l2 = Target({"kind": "llvm", "mcpu": cpu, "l2_bytes": 1 << 24, **arm})
+    assert (larger_l2.l1d_bytes, larger_l2.l2_bytes) == (target.l1d_bytes, 1 << 24)
+    assert larger_l2.replace(l2_bytes=None) == target

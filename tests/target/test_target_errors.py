@@ -56,13 +56,13 @@ PLAIN = {name: {"kind": name} for name in KINDS} | {
 }
 
 
-def outcome(spec: Any, where: str = "") -> UserError | None:
+def outcome(spec: Any, place: str = "") -> UserError | None:
     """The error of a description, which says where and gives a hint; None where it is a target."""
     try:
         target = Target(spec)
     except UserError as error:
         assert type(error) is UserError, spec
-        assert error.where.startswith(where or "target"), (spec, error.where)
+        assert error.where.startswith(place or "target"), (spec, error.where)
         assert error.message and str(error).count("hint:") <= 1
         assert str(error).count("did you mean") <= 1, spec
         for name in quoted(error.message):
@@ -120,10 +120,10 @@ def test_a_slip_of_every_choice_finds_it(kind: Kind) -> None:
 
 def test_options_of_other_kinds() -> None:
     for kind in KINDS.values():
-        own = {option.name for option in kind.options}
-        for other in KINDS.values():
-            for option in other.options:
-                if option.name not in own:
+        own_names = {option.name for option in kind.options}
+        for other_kind in KINDS.values():
+            for option in other_kind.options:
+                if option.name not in own_names:
                     error = outcome({**PLAIN[kind.name], option.name: option.default or 1})
                     assert error is not None and error.code == "unknown-key" and error.hint
 
@@ -132,16 +132,16 @@ def test_processors_and_features_of_other_architectures() -> None:
     """The hint names who owns it and the triple to write, which then works."""
     for isa in ISAS.values():
         triple = example_triple(isa.arch)
-        for other in ISAS.values():
-            for cpu in set(other.cpus) - set(isa.cpus):
+        for other_isa in ISAS.values():
+            for cpu in set(other_isa.cpus) - set(isa.cpus):
                 error = outcome({"mtriple": triple, "mcpu": cpu}, "target.mcpu")
                 assert error is not None and error.code == "unknown-cpu"
-                assert other.arch in error.hint and "mtriple" in error.hint
+                assert other_isa.arch in error.hint and "mtriple" in error.hint
                 assert Target({"mtriple": error.hint.split("'")[1], "mcpu": cpu}).mcpu == cpu
-            for name in set(other.implied) - set(isa.implied) - set(isa.tuning):
+            for name in set(other_isa.implied) - set(isa.implied) - set(isa.tuning):
                 error = outcome({"mtriple": triple, "mattr": [f"+{name}"]}, "target.mattr")
                 assert error is not None and error.code == "unknown-feature"
-                assert other.arch in error.hint and "mtriple" in error.hint
+                assert other_isa.arch in error.hint and "mtriple" in error.hint
 
 
 def test_features_both_ways_twice_and_without_a_sign() -> None:

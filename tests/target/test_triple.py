@@ -108,8 +108,8 @@ def test_every_triple_is_one_of_ours_or_refused_by_name(arch: str) -> None:
         error = refusal({"mtriple": triple})
         try:
             linked: TensorkilnError | str = library_arch(triple)
-        except TensorkilnError as other:
-            linked = other
+        except TensorkilnError as link_error:
+            linked = link_error
         if triple in MADE:
             assert error is None and linked in LIBRARIES, triple
             continue
@@ -180,9 +180,9 @@ def model() -> bytes:
     onnx = pytest.importorskip("onnx")
     x, y = (onnx.helper.make_tensor_value_info(n, 1, [4]) for n in "xy")
     nodes = [onnx.helper.make_node("Relu", ["x"], ["y"])]
-    made = onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [x], [y]))
-    made.ir_version = 8
-    data: bytes = made.SerializeToString()
+    model_proto = onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [x], [y]))
+    model_proto.ir_version = 8
+    data: bytes = model_proto.SerializeToString()
     return data
 
 
@@ -210,17 +210,19 @@ def test_targets_without_code_are_many() -> None:
 def test_the_command_says_so(model: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(model)
     command = [sys.executable, "-m", "tensorkiln.cli", "check", str(tmp_path / "m.onnx")]
-    done = subprocess.run([*command, "--target", "metal"], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "no code generator for kind 'metal'" in done.stdout
-    assert "every node can be compiled" not in done.stdout
-    done = subprocess.run([*command, "--target", "metal", "--json"], capture_output=True, text=True)
-    report = json.loads(done.stdout)
+    process = subprocess.run([*command, "--target", "metal"], capture_output=True, text=True)
+    assert process.returncode == 1
+    assert "no code generator for kind 'metal'" in process.stdout
+    assert "every node can be compiled" not in process.stdout
+    process = subprocess.run(
+        [*command, "--target", "metal", "--json"], capture_output=True, text=True
+    )
+    report = json.loads(process.stdout)
     assert report["ok"] is False and report["issues"][0]["node"] == "target.kind"
 
 
 def test_llvmjit_keeps_what_was_said() -> None:
     plain = target_of("llvmjit")
     assert plain.features == Target("native").features
-    told = target_of({"kind": "llvmjit", "winograd": 0, "l2_bytes": 1 << 22})
-    assert (told.winograd, told.l2_bytes, told.mcpu) == (0, 1 << 22, plain.mcpu)
+    jit_target = target_of({"kind": "llvmjit", "winograd": 0, "l2_bytes": 1 << 22})
+    assert (jit_target.winograd, jit_target.l2_bytes, jit_target.mcpu) == (0, 1 << 22, plain.mcpu)

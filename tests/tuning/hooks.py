@@ -71,9 +71,11 @@ def model() -> IRModule:
 
 def tuned(journal: Path | None, dies: int = 0, **options: object) -> Tuned:
     """A search of some candidates, in this process."""
-    given = {"seconds": 500, "trials": 8, "batch": 3, "measure": Points(dies), "seed": 3}
+    defaults = {"seconds": 500, "trials": 8, "batch": 3, "measure": Points(dies), "seed": 3}
     with ThreadPoolExecutor(1) as executor:
-        return tk.tune(model(), TARGET, executor=executor, journal=journal, **{**given, **options})
+        return tk.tune(
+            model(), TARGET, executor=executor, journal=journal, **{**defaults, **options}
+        )
 
 
 if __name__ == "__main__":

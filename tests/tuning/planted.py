@@ -22,8 +22,8 @@ def fits(call: Call, out: TensorType, target: Target) -> bool:
     return shape is not None and len(shape) == 1 and out.layout is None
 
 
-def program(group: Group, way: int) -> PrimFunc:
-    """out[i] = exp(x[i]), or what `way` says."""
+def program(group: Group, variant: int) -> PrimFunc:
+    """out[i] = exp(x[i]), or what `variant` says."""
     x, out = group.element(group.main.args[0]), group.out
     n = int_value(out.shape[0])
 
@@ -36,25 +36,25 @@ def program(group: Group, way: int) -> PrimFunc:
     def sums(_: Expr) -> Stmt:
         return Store(out, (IntImm(0),), Load(out, (IntImm(0),)) + x(IntImm(0)))
 
-    body = whole(n - 1 if way == PART else n)
-    if way == SLOW:
+    body = whole(n - 1 if variant == PART else n)
+    if variant == SLOW:
         body = seq(*(whole() for _ in range(REPEATS)))
-    elif way == WRONG:
+    elif variant == WRONG:
         body = loop("i", n, lambda i: Store(out, (i,), intrin("exp", x(i)) * 1.5), "lane")
-    elif way == ENDLESS:
+    elif variant == ENDLESS:
         body = seq(body, loop("e", 1 << 60, sums, "term"))
-    elif way == CRASH:
+    elif variant == CRASH:
         body = seq(body, Store(out, (IntImm(1 << 40),), x(IntImm(0))))
-    elif way == OUTSIDE:
+    elif variant == OUTSIDE:
         body = seq(body, Store(out, (IntImm(n + 5),), x(IntImm(0))))
     return PrimFunc(group.name, group.params, body)
 
 
 def schedule(group: Group, target: Target, check: bool = False) -> Schedule | None:
-    way = group.knob("way")
-    if way == RAISES:
+    variant = group.knob("way")
+    if variant == RAISES:
         raise RuntimeError("no such way")
-    return Schedule(program(group, way), check)
+    return Schedule(program(group, variant), check)
 
 
 def knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:

@@ -57,23 +57,27 @@ def test_a_wrong_result_and_a_library_of_another_machine() -> None:
     library, trial = kernel(8)
     wrong = replace(trial, want=bytes(len(trial.want)))
     assert measure_kernel(wrong, library, InstructionCount()).state == "wrong"
-    found = measure_kernel(replace(trial, symbol="absent"), library, InstructionCount())
-    assert (found.state, "absent" in found.reason) == ("error", True)
-    found = measure_kernel(trial, b"\x7fELF", InstructionCount())
-    assert found.state == "error" and "emulated: " in found.reason and len(found.reason) > 12
+    measurement = measure_kernel(replace(trial, symbol="absent"), library, InstructionCount())
+    assert (measurement.state, "absent" in measurement.reason) == ("error", True)
+    measurement = measure_kernel(trial, b"\x7fELF", InstructionCount())
+    assert (
+        measurement.state == "error"
+        and "emulated: " in measurement.reason
+        and len(measurement.reason) > 12
+    )
 
 
 def test_a_search_by_counts(tmp_path: Path) -> None:
     mod = graph(lambda g, x: g.linear(x, rand(32, 60)), x=(13, 32))
     with ThreadPoolExecutor(1) as executor:
-        found = tk.tune(
+        result = tk.tune(
             mod, TARGET, measure="instructions", executor=executor, trials=6, search="random"
         )
-    (row,) = found.rows
+    (row,) = result.rows
     assert row.tried == 6 and not row.failures and row.unit == "instructions"
-    for record in found.records:
+    for record in result.records:
         assert record.machine == "qemu-aarch64 -cpu max"
-        tk.compile(mod, TARGET, records=found.records)
+        tk.compile(mod, TARGET, records=result.records)
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,5 +97,5 @@ def test_an_emulator_without_plugins(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     fake.chmod(0o755)
     library, trial = kernel(8)
     monkeypatch.setattr(emulated, "EMULATOR", str(fake))
-    found = measure_kernel(trial, library, InstructionCount())
-    assert found.state == "error" and "loads no plugins: " in found.reason
+    measurement = measure_kernel(trial, library, InstructionCount())
+    assert measurement.state == "error" and "loads no plugins: " in measurement.reason

@@ -72,10 +72,10 @@ def engine(name: str, *paths: Path) -> Iterator[Executor]:
 def test_faults_are_survived_anywhere(planted: Path, name: str) -> None:
     mod = graph(lambda g, x: g.exp(x), x=(600,))
     with engine(name, ROOT, planted) as executor:
-        found = tk.tune(mod, seconds=300, search="random", limit=1, each=0.01, executor=executor)
-    (row,) = found.rows
+        result = tk.tune(mod, seconds=300, search="random", limit=1, each=0.01, executor=executor)
+    (row,) = result.rows
     failed = {f.knobs["way"]: f.state for f in row.failures}
-    assert failed == {way: state for way, (state, _) in FAULTS.items()}
+    assert failed == {variant: state for variant, (state, _) in FAULTS.items()}
     assert row.knobs == {"way": ways.FAST}
 
 
@@ -101,7 +101,7 @@ def test_a_lost_worker_costs_nothing(tmp_path: Path, name: str) -> None:
     """The records are those that one process finds."""
     expected = hooks.tuned(None, trials=3)
     with engine(name, ROOT) as executor:
-        found = tk.tune(
+        result = tk.tune(
             hooks.model(),
             hooks.TARGET,
             measure=Mortal(marker=str(tmp_path / "marker")),
@@ -111,8 +111,8 @@ def test_a_lost_worker_costs_nothing(tmp_path: Path, name: str) -> None:
             seed=3,
         )
     assert (tmp_path / "marker").exists()
-    assert found.records.text() == expected.records.text()
-    assert found.rows == expected.rows
+    assert result.records.text() == expected.records.text()
+    assert result.rows == expected.rows
 
 
 @dataclass(frozen=True)
@@ -129,16 +129,16 @@ class Deadly(Mortal):
 def test_a_candidate_that_kills_each_worker_is_named(tmp_path: Path) -> None:
     mod = graph(lambda g, x: g.linear(x, rand(32, 64)), x=(24, 32))
     with tk.scale.local_executor(1) as executor:
-        found = tk.tune(
+        result = tk.tune(
             mod,
             hooks.TARGET,
             measure=Deadly(marker=str(tmp_path / "marker")),
             executor=executor,
             trials=1,
         )
-    ((_, failed),) = found.failures
+    ((_, failed),) = result.failures
     assert failed.state == "lost" and "its process died" in failed.reason
-    assert found.rows[0].problem == "" and not len(found.records)
+    assert result.rows[0].problem == "" and not len(result.records)
 
 
 def runtime_alone(folder: Path) -> Path:
@@ -183,14 +183,14 @@ def test_the_runtime_alone_measures(tmp_path: Path) -> None:
         )
     )
     (tmp_path / "job").write_bytes(pickle.dumps((job.run, job.arguments)))
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(tmp_path / "job.py")],
         env={**os.environ, "PYTHONPATH": str(runtime_alone(tmp_path / "board"))},
         cwd=tmp_path,
         capture_output=True,
         text=True,
     )
-    assert done.stdout == "ok  True\n['artifact', 'base', 'runtime']\n", done.stderr
+    assert process.stdout == "ok  True\n['artifact', 'base', 'runtime']\n", process.stderr
 
 
 @heavy
@@ -198,7 +198,7 @@ def test_a_board_of_ray_has_the_runtime_alone(tmp_path: Path) -> None:
     """Workers of Ray that have no compiler measure; threads of this process compile."""
     board = runtime_alone(tmp_path / "board")
     with engine("ray", board) as measuring, ThreadPoolExecutor(1) as compiling:
-        found = tk.tune(
+        result = tk.tune(
             hooks.model(),
             executor=compiling,
             measure_executor=measuring,
@@ -206,5 +206,5 @@ def test_a_board_of_ray_has_the_runtime_alone(tmp_path: Path) -> None:
             each=0.01,
             search="random",
         )
-    assert [row.problem for row in found.rows] == ["", ""]
-    assert all(row.tried == 2 and not row.failures for row in found.rows)
+    assert [row.problem for row in result.rows] == ["", ""]
+    assert all(row.tried == 2 and not row.failures for row in result.rows)

@@ -21,14 +21,14 @@ FAULTS = {
 
 def test_each_is_survived_and_named(planted: Path) -> None:
     mod = graph(lambda g, x: g.exp(x), x=(600,))
-    found = tk.tune(mod, seconds=200, search="random", limit=1, each=0.01)
-    (row,) = found.rows
+    result = tk.tune(mod, seconds=200, search="random", limit=1, each=0.01)
+    (row,) = result.rows
     assert (row.family, row.tried, row.choices, row.problem) == ("planted", 7, 7, "")
     failed = {f.knobs["way"]: (f.state, f.reason) for f in row.failures}
     assert failed.keys() == FAULTS.keys()
-    for way, (state, words) in FAULTS.items():
-        assert failed[way][0] == state and words in failed[way][1], failed[way]
-        assert f"{row.name}: {state} with way={way}: " in found.table()
+    for variant, (state, words) in FAULTS.items():
+        assert failed[variant][0] == state and words in failed[variant][1], failed[variant]
+        assert f"{row.name}: {state} with way={variant}: " in result.table()
     assert row.knobs == {"way": ways.FAST} and row.ratio < 0.5
-    (record,) = found.records
+    (record,) = result.records
     assert record.choices == {"way": ways.FAST} and record.least < record.untuned

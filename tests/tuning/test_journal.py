@@ -41,11 +41,11 @@ def test_a_torn_end_is_cut_off_wherever_it_is(tmp_path: Path) -> None:
     path = tmp_path / "j"
     content = written(path)
     ends = [i + 1 for i, c in enumerate(content) if c == ord("\n")]
-    for cut in range(len(content)):
-        path.write_bytes(content[:cut])
-        whole = sum(end <= cut for end in ends)
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
+        whole = sum(end <= length for end in ends)
         with Journal(path, SAME, {"w1": 0.25}) as book:
-            assert tuple(book) == ENTRIES[: max(0, whole - 1)], cut
+            assert tuple(book) == ENTRIES[: max(0, whole - 1)], length
             for entry in ENTRIES:
                 book.add(entry)
         with Journal(path, SAME, {}) as book:

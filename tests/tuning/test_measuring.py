@@ -44,8 +44,8 @@ def test_the_machine_has_a_name() -> None:
 
 def test_what_is_no_library_is_an_error() -> None:
     t, _ = trial()
-    found = time_kernel(t, b"untuned", b"candidate")
-    assert found.state == "error" and "untuned.so" in found.reason
+    measurement = time_kernel(t, b"untuned", b"candidate")
+    assert measurement.state == "error" and "untuned.so" in measurement.reason
 
 
 # What a process may leave, as Python that takes the place of it, and the verdict.
@@ -83,5 +83,5 @@ def test_however_a_process_ends(name: str, monkeypatch: pytest.MonkeyPatch, tmp_
     )
     monkeypatch.setattr(timing, "STARTING", 4.0 if name == "no end" else 60.0)
     t, _ = trial()
-    found = time_kernel(replace(t, limit=0.1, seconds=0.01), b"", b"")
-    assert found.state == state and words in found.reason, found
+    measurement = time_kernel(replace(t, limit=0.1, seconds=0.01), b"", b"")
+    assert measurement.state == state and words in measurement.reason, measurement

@@ -33,12 +33,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
 
 
 def test_records_are_better_than_untuned(whole: tuple[Any, Path]) -> None:
-    found, _ = whole
-    assert len(found.rows) == 2 and len(found.records) >= 1
-    for row in found.rows:
+    result, _ = whole
+    assert len(result.rows) == 2 and len(result.records) >= 1
+    for row in result.rows:
         assert row.tried == 8 and row.unit == "points" and not row.failures
         assert row.ratio <= 0.98 if row.knobs else row.ratio == 1
-    for record in found.records:
+    for record in result.records:
         assert record.least < record.untuned and record.unit == "points"
         assert record.machine == "a table"
 
@@ -48,7 +48,7 @@ def test_killed_and_called_again_it_finds_the_same(
     whole: tuple[Any, Path], tmp_path: Path, dies: int
 ) -> None:
     """kill -9 at a measurement: what was measured before is not measured again."""
-    found, reference = whole
+    result, reference = whole
     path = tmp_path / "journal"
     killed = subprocess.run(
         [sys.executable, "-m", "tests.tuning.hooks", str(path), str(dies)],
@@ -60,35 +60,35 @@ def test_killed_and_called_again_it_finds_the_same(
     before = path.read_text().splitlines()
     assert 1 <= len(before) < len(reference.read_text().splitlines())
     again = hooks.tuned(path)
-    assert again.records.text() == found.records.text()
-    assert again.rows == found.rows
+    assert again.records.text() == result.records.text()
+    assert again.rows == result.rows
     after = path.read_text().splitlines()
     assert after[: len(before)] == before
     assert sorted(after) == sorted(reference.read_text().splitlines())
 
 
 def test_all_of_it_known_nothing_is_measured(whole: tuple[Any, Path], tmp_path: Path) -> None:
-    found, reference = whole
+    result, reference = whole
     path = tmp_path / "journal"
     path.write_bytes(reference.read_bytes())
     calls = hooks._calls
-    assert hooks.tuned(path).records.text() == found.records.text()
+    assert hooks.tuned(path).records.text() == result.records.text()
     assert hooks._calls == calls and path.read_bytes() == reference.read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("change", "difference"),
     [
         ({"threads": 2}, "another number of threads"),
         ({"measure": hooks.Failing()}, "another way to measure"),
     ],
 )
 def test_the_journal_of_another_search(
-    whole: tuple[Any, Path], tmp_path: Path, change: dict[str, Any], what: str
+    whole: tuple[Any, Path], tmp_path: Path, change: dict[str, Any], difference: str
 ) -> None:
     path = tmp_path / "journal"
     path.write_bytes(whole[1].read_bytes())
-    with pytest.raises(UserError, match=what):
+    with pytest.raises(UserError, match=difference):
         hooks.tuned(path, **change)
     with pytest.raises(UserError, match="another model"):
         tk.tune(
@@ -102,17 +102,17 @@ def test_the_journal_of_another_search(
 
 
 def test_records_that_are_known_are_tried_first(whole: tuple[Any, Path]) -> None:
-    found, _ = whole
-    again = hooks.tuned(None, records=found.records, trials=1)
+    result, _ = whole
+    again = hooks.tuned(None, records=result.records, trials=1)
     tried = {row.name: row.knobs for row in again.rows if row.knobs}
-    assert tried == {row.name: row.knobs for row in found.rows if row.knobs}
+    assert tried == {row.name: row.knobs for row in result.rows if row.knobs}
 
 
 def test_a_hook_that_fails_costs_the_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hooks, "_calls", 0)
     mod = graph(lambda g, x: g.linear(x, rand(32, 64)), x=(24, 32))
     with ThreadPoolExecutor(1) as executor:
-        found = tk.tune(
+        result = tk.tune(
             mod,
             hooks.TARGET,
             measure=hooks.Failing(),
@@ -122,29 +122,29 @@ def test_a_hook_that_fails_costs_the_candidate(monkeypatch: pytest.MonkeyPatch) 
             limit=0.5,
             each=0.01,
         )
-    (row,) = found.rows
+    (row,) = result.rows
     failed = {f.state: f.reason for f in row.failures}
     assert failed["wrong"] == "it computed another thing"
     assert "takes more than" in failed["hang"] and len(row.failures) == 4
-    said = " ".join(f.reason for f in row.failures)
-    assert "the board is gone" in said and "measure returned nan" in said
+    reasons = " ".join(f.reason for f in row.failures)
+    assert "the board is gone" in reasons and "measure returned nan" in reasons
     assert row.ratio == 0.5
 
 
 def test_it_ends_when_its_time_is_over() -> None:
     start = time.monotonic()
     with ThreadPoolExecutor(1) as executor:
-        found = tk.tune(
+        result = tk.tune(
             hooks.model(), hooks.TARGET, seconds=3, measure=hooks.Points(), executor=executor
         )
     assert time.monotonic() - start < 60
-    assert len(found.rows) == 2 and all(row.tried < row.choices for row in found.rows)
+    assert len(result.rows) == 2 and all(row.tried < row.choices for row in result.rows)
 
 
 def test_only_the_costliest(whole: tuple[Any, Path]) -> None:
-    found = hooks.tuned(None, kernels=1, trials=1)
+    result = hooks.tuned(None, kernels=1, trials=1)
     by_cost = sorted(whole[0].rows, key=lambda r: -(r.untuned or 0) * r.calls)
-    assert [row.name for row in found.rows] == [by_cost[0].name]
+    assert [row.name for row in result.rows] == [by_cost[0].name]
 
 
 def test_symbolic_dimensions_need_a_size() -> None:
@@ -153,24 +153,24 @@ def test_symbolic_dimensions_need_a_size() -> None:
         tk.tune(mod, hooks.TARGET, measure=hooks.Points())
     assert caught.value.code == "unknown-dim"
     with ThreadPoolExecutor(1) as executor:
-        found = tk.tune(mod, sizes={"n": 24}, trials=2, each=0.01, executor=executor)
-    (row,) = found.rows
+        result = tk.tune(mod, sizes={"n": 24}, trials=2, each=0.01, executor=executor)
+    (row,) = result.rows
     assert row.tried == 2 and not row.failures and row.unit == "ms"
 
 
 def test_a_model_without_knobs() -> None:
-    found = tk.tune(graph(lambda g, x: g.exp(x), x=(8,)), hooks.TARGET, search="random")
-    assert (found.rows, len(found.records)) == ((), 0)
-    assert found.table() == "no kernel of this model has knobs"
-    assert [k.family for k in found.others] == ["movement"]
+    result = tk.tune(graph(lambda g, x: g.exp(x), x=(8,)), hooks.TARGET, search="random")
+    assert (result.rows, len(result.records)) == ((), 0)
+    assert result.table() == "no kernel of this model has knobs"
+    assert [k.family for k in result.others] == ["movement"]
 
 
 def test_records_change_the_compile_and_nothing_else(
     whole: tuple[Any, Path], tmp_path: Path
 ) -> None:
-    found, _ = whole
-    path = found.save(tmp_path / "records")
-    assert read_records(path).text() == found.records.text()
+    result, _ = whole
+    path = result.save(tmp_path / "records")
+    assert read_records(path).text() == result.records.text()
     mod = hooks.model()
     tuned, plain = tk.compile(mod, records=path, target="native"), tk.compile(mod)
     x = np.random.default_rng(0).standard_normal((24, 32)).astype(np.float32)

@@ -28,48 +28,50 @@ def space(*sizes: int) -> Space:
 
 
 def search(
-    s: Space, cost: Callable[[Choice], float], trials: int, how: str, seed: int = 0
+    s: Space, cost: Callable[[Choice], float], trials: int, strategy: str, seed: int = 0
 ) -> dict[Choice, float]:
     """Ratios of all that a search tries, the untuned choice among them."""
     ratios = {s.untuned: 1.0}
     base = cost(s.untuned)
     while len(ratios) <= trials:
-        found = s.propose(8, ratios, search=how, seed=(seed, 7))
-        if not found:
+        candidates = s.propose(8, ratios, search=strategy, seed=(seed, 7))
+        if not candidates:
             break
-        ratios |= {c: cost(c) / base for c in found}
+        ratios |= {c: cost(c) / base for c in candidates}
     return ratios
 
 
-@pytest.mark.parametrize("how", SEARCHES)
+@pytest.mark.parametrize("strategy", SEARCHES)
 @pytest.mark.parametrize("sizes", [(1,), (2,), (3, 4), (5, 2, 3), (2, 2, 2, 2, 2)])
-def test_a_small_space_is_tried_whole_and_nothing_twice(how: str, sizes: tuple[int, ...]) -> None:
+def test_a_small_space_is_tried_whole_and_nothing_twice(
+    strategy: str, sizes: tuple[int, ...]
+) -> None:
     s = space(*sizes)
-    asked: list[Choice] = []
+    proposals: list[Choice] = []
     ratios = {s.untuned: 1.0}
-    while found := s.propose(4, ratios, search=how, seed=(3,)):
-        assert len(found) <= 4
-        asked += found
-        ratios |= {c: 1.0 + sum(c) / 100 for c in found}
+    while candidates := s.propose(4, ratios, search=strategy, seed=(3,)):
+        assert len(candidates) <= 4
+        proposals += candidates
+        ratios |= {c: 1.0 + sum(c) / 100 for c in candidates}
     everything = set(itertools.product(*(k.values for k in s.knobs)))
-    assert s.size == len(everything) == len(asked) + 1
-    assert set(asked) | {s.untuned} == everything
+    assert s.size == len(everything) == len(proposals) + 1
+    assert set(proposals) | {s.untuned} == everything
 
 
-@pytest.mark.parametrize("how", SEARCHES)
-def test_the_same_measurements_lead_to_the_same_candidates(how: str) -> None:
+@pytest.mark.parametrize("strategy", SEARCHES)
+def test_the_same_measurements_lead_to_the_same_candidates(strategy: str) -> None:
     s = space(6, 6, 6, 6)
 
     def cost(c: Choice) -> float:
         return sum(abs(math.log2(x) - 1.5) for x in c) + 1
 
-    first, second = (search(s, cost, 60, how, seed=5) for _ in range(2))
+    first, second = (search(s, cost, 60, strategy, seed=5) for _ in range(2))
     assert list(first.items()) == list(second.items())
-    assert list(search(s, cost, 60, how, seed=6)) != list(first)
+    assert list(search(s, cost, 60, strategy, seed=6)) != list(first)
     # Also if they were made known in another order.
     shuffled = dict(sorted(first.items(), key=lambda row: row[1]))
-    assert s.propose(8, shuffled, search=how, seed=(5,)) == s.propose(
-        8, first, search=how, seed=(5,)
+    assert s.propose(8, shuffled, search=strategy, seed=(5,)) == s.propose(
+        8, first, search=strategy, seed=(5,)
     )
 
 
@@ -82,8 +84,8 @@ def test_the_model_finds_more_than_chance() -> None:
         return 10 + (a - 2) ** 2 + (b - 7) ** 2 + 0.5 * (d - a) ** 2 + abs(e - 8)
 
     best = {
-        how: np.mean([min(search(s, cost, 48, how, seed=n).values()) for n in range(6)])
-        for how in SEARCHES
+        strategy: np.mean([min(search(s, cost, 48, strategy, seed=n).values()) for n in range(6)])
+        for strategy in SEARCHES
     }
     assert best["model"] < 0.9 * best["random"], best
 
@@ -109,9 +111,9 @@ def test_a_large_space_is_sampled() -> None:
 
 def test_given_choices_come_first_if_they_are_choices() -> None:
     s = space(4, 4)
-    given = [(1, 8), (1, 3), (1,), s.untuned, (8, 8), (1, 8)]
-    found = s.propose(4, {s.untuned: 1.0}, first=given)
-    assert found[:2] == [(1, 8), (8, 8)] and len(found) == 4
+    first_choices = [(1, 8), (1, 3), (1,), s.untuned, (8, 8), (1, 8)]
+    candidates = s.propose(4, {s.untuned: 1.0}, first=first_choices)
+    assert candidates[:2] == [(1, 8), (8, 8)] and len(candidates) == 4
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

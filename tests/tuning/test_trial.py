@@ -39,8 +39,8 @@ def test_operands_lie_as_layouts_say(layout: str) -> None:
     packed = o.packed(x)
     np.testing.assert_array_equal(packed, reference.pack(x))
     assert o.physical == packed.shape
-    ones = reference.pack(np.ones(o.shape, np.float32))
-    np.testing.assert_array_equal(o.inside(), ones != 0)
+    packed_ones = reference.pack(np.ones(o.shape, np.float32))
+    np.testing.assert_array_equal(o.inside(), packed_ones != 0)
     places = np.arange(x.size)
     np.testing.assert_array_equal(o.at(packed, places), x.reshape(-1))
 
@@ -48,11 +48,11 @@ def test_operands_lie_as_layouts_say(layout: str) -> None:
 def trial(layout: str = "A B/4 C+1 D+1 B%4", dtype: str = "float32") -> tuple[Trial, Any]:
     """A trial whose result is known, and the right result as it lies in memory."""
     out = operand(layout, dtype)
-    made = Trial("f", (operand("A B"), out))
+    drawn_trial = Trial("f", (operand("A B"), out))
     want = np.random.default_rng(1).uniform(-3, 3, out.shape).astype(dtype)
-    flat = want.reshape(-1)[made.places()].astype(np.float64)
+    flat = want.reshape(-1)[drawn_trial.places()].astype(np.float64)
     may = np.full(flat.shape, 1e-5)
-    return replace(made, want=flat.tobytes(), may=may.tobytes()), out.packed(want)
+    return replace(drawn_trial, want=flat.tobytes(), may=may.tobytes()), out.packed(want)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -61,18 +61,18 @@ def test_one_wrong_element_is_found_anywhere(layout: str, value: float) -> None:
     t, right = trial(layout)
     t.check(right)
     inside = np.argwhere(t.operands[-1].inside())
-    for at in (inside[0], inside[-1], inside[len(inside) // 2]):
+    for place in (inside[0], inside[-1], inside[len(inside) // 2]):
         wrong = right.copy()
-        wrong[tuple(at)] = wrong[tuple(at)] + value if np.isfinite(value) else value
+        wrong[tuple(place)] = wrong[tuple(place)] + value if np.isfinite(value) else value
         with pytest.raises(WrongResult, match="1 of .* elements are wrong"):
             t.check(wrong)
 
 
 def test_padding_has_to_be_zero() -> None:
     t, right = trial()
-    for at in np.argwhere(~t.operands[-1].inside())[[0, -1]]:
+    for place in np.argwhere(~t.operands[-1].inside())[[0, -1]]:
         wrong = right.copy()
-        wrong[tuple(at)] = 1e-30
+        wrong[tuple(place)] = 1e-30
         with pytest.raises(WrongResult, match="padding"):
             t.check(wrong)
 
@@ -83,8 +83,8 @@ def test_elements_at_no_place_are_held_against_the_other_kernel() -> None:
     places = t.places()
     assert len(places) == len(set(places.tolist())) == PLACES
     right = np.ones(out.shape, np.float32)
-    known = np.ones(PLACES)
-    t = replace(t, want=known.tobytes(), may=(known * 1e-6).tobytes())
+    known_values = np.ones(PLACES)
+    t = replace(t, want=known_values.tobytes(), may=(known_values * 1e-6).tobytes())
     wrong = right.copy()
     wrong[next(i for i in range(right.size) if i not in set(places.tolist()))] = 2
     t.check(wrong)
@@ -102,8 +102,8 @@ def test_other_types(dtype: str) -> None:
     assert x.dtype.name == dtype and len(np.unique(x.astype(np.float64))) > 1
     (again,) = t.drawn()
     np.testing.assert_array_equal(x, again)
-    (other,) = replace(t, seed=1).drawn()
-    assert (x != other).any()
+    (other_values,) = replace(t, seed=1).drawn()
+    assert (x != other_values).any()
     (positive,) = replace(t, positive=True).drawn()
     assert (positive.astype(np.float64) >= 0).all()
     flat = x.reshape(-1)[t.places()].astype(np.float64)

@@ -77,11 +77,11 @@ def found(name: str, target: Target) -> tuple[IRModule, list[Workload]]:
     return mod, rows
 
 
-@pytest.mark.parametrize("asked", TARGETS, ids=lambda t: t["mcpu"])
+@pytest.mark.parametrize("target_spec", TARGETS, ids=lambda t: t["mcpu"])
 @pytest.mark.parametrize("name", MODELS)
-def test_the_kernel_is_that_of_the_model(name: str, asked: dict[str, object]) -> None:
+def test_the_kernel_is_that_of_the_model(name: str, target_spec: dict[str, object]) -> None:
     """Byte for byte: the object of the library of a workload, and of the whole model."""
-    target = Target(asked)
+    target = Target(target_spec)
     mod, rows = found(name, target)
     assert rows
     whole = tk.compile(mod, target)
@@ -96,8 +96,8 @@ def test_the_kernel_is_that_of_the_model(name: str, asked: dict[str, object]) ->
 
 
 def _object(exe: tk.Executable, name: str) -> Any:
-    (found,) = [a.content for a in exe.artifacts if a.name == f"llvm/{name}.o"]
-    return found
+    (content,) = [a.content for a in exe.artifacts if a.name == f"llvm/{name}.o"]
+    return content
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -112,8 +112,8 @@ def test_an_untuned_kernel_is_right(name: str) -> None:
         assert (verdict.state, verdict.reason) == ("ok", ""), w.name
         assert 0.3 < verdict.value / verdict.untuned < 3
         want = np.frombuffer(trial.want) + 1.0
-        other = trial_for(w.text, symbol, dict(w.sizes), {"seconds": 0.01, "seed": 5})
-        assert other.want != trial.want
+        other_trial = trial_for(w.text, symbol, dict(w.sizes), {"seconds": 0.01, "seed": 5})
+        assert other_trial.want != trial.want
         verdict = time_kernel(replace(trial, want=want.tobytes()), library, library)
         assert verdict.state == "error" and "the untuned kernel: " in verdict.reason
 
@@ -128,10 +128,10 @@ def test_weights_are_as_cold_as_in_a_run() -> None:
 
     target = Target("native")
     (w,), _ = workloads_of(fused_module(graph(build, x=(12, 256)), target), target, {})
-    each = 4 * (256 * 256 + 256)
-    assert (w.weights, w.network_bytes) == ((1, 2), 2 * each)
+    layer_bytes = 4 * (256 * 256 + 256)
+    assert (w.weights, w.network_bytes) == ((1, 2), 2 * layer_bytes)
     library, symbol = library_of(w.text, w.target, w.family.op_class)
-    options = {"seconds": 0.01, "weights": w.weights, "network_bytes": 5 * each}
+    options = {"seconds": 0.01, "weights": w.weights, "network_bytes": 5 * layer_bytes}
     trial = trial_for(w.text, symbol, {}, options)
     assert trial_of(trial.to_json(), trial.want, trial.may) == trial
     walk = Memory(trial).walk()
@@ -154,8 +154,8 @@ def test_equal_groups_are_one_workload() -> None:
         return x
 
     target = Target("native")
-    rows, others = workloads_of(fused_module(graph(build, x=(8, 32)), target), target, {})
-    assert [(w.calls, len(w.nodes)) for w in rows] == [(3, 3)] and not others
+    rows, other_workloads = workloads_of(fused_module(graph(build, x=(8, 32)), target), target, {})
+    assert [(w.calls, len(w.nodes)) for w in rows] == [(3, 3)] and not other_workloads
 
 
 def test_the_costliest_comes_first() -> None:

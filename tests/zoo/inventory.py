@@ -71,14 +71,14 @@ def value_types(model: ModelProto) -> dict[str, tuple[int, str]]:
     """Value name -> (element type, shape text), by ONNX's own shape inference."""
     model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     graph = model.graph
-    found: dict[str, tuple[int, str]] = {}
+    types: dict[str, tuple[int, str]] = {}
     for entry in [*graph.input, *graph.value_info, *graph.output]:
         tensor = entry.type.tensor_type
         dims = [d.dim_param or d.dim_value for d in tensor.shape.dim]
-        found[entry.name] = (tensor.elem_type, str(dims).replace("'", ""))
+        types[entry.name] = (tensor.elem_type, str(dims).replace("'", ""))
     for tensor in graph.initializer:
-        found[tensor.name] = (tensor.data_type, str(list(tensor.dims)))
-    return found
+        types[tensor.name] = (tensor.data_type, str(list(tensor.dims)))
+    return types
 
 
 def node_line(node: NodeProto, types: dict[str, tuple[int, str]], constants: dict[str, str]) -> str:
@@ -99,13 +99,13 @@ def node_line(node: NodeProto, types: dict[str, tuple[int, str]], constants: dic
 
 def small_constants(model: ModelProto) -> dict[str, str]:
     """Value name -> text of every initializer or Constant node of at most eight elements."""
-    found = {}
+    constants = {}
     for tensor in model.graph.initializer:
-        found[tensor.name] = f"<{tensor_text(tensor)}>"
+        constants[tensor.name] = f"<{tensor_text(tensor)}>"
     for node in model.graph.node:
         if node.op_type == "Constant" and node.attribute[0].name == "value":
-            found[node.output[0]] = f"<{tensor_text(node.attribute[0].t)}>"
-    return found
+            constants[node.output[0]] = f"<{tensor_text(node.attribute[0].t)}>"
+    return constants
 
 
 def describe(name: str, model: ModelProto, exporter: str) -> list[str]:
@@ -225,8 +225,10 @@ def main(arguments: list[str]) -> None:
         "|---|---|",
     ]
     for op, users in sorted(summary.items(), key=lambda item: (-len(item[1]), item[0])):
-        shown = sorted(users)
-        head.append(f"| {op} | {len(shown)}: {', '.join(shown[:8])}{' ...' * (len(shown) > 8)} |")
+        networks = sorted(users)
+        head.append(
+            f"| {op} | {len(networks)}: {', '.join(networks[:8])}{' ...' * (len(networks) > 8)} |"
+        )
     head += ["", "# Node listings", ""]
     for title, (name, start, count) in LISTINGS.items():
         if not names or name in names:

@@ -89,7 +89,7 @@ def input_spec(model: ModelProto) -> dict[str, tuple[int, ...]]:
 
 def _roles(graph: onnx.GraphProto) -> dict[str, str]:
     """Value name -> what its consumer uses it for."""
-    found: dict[str, str] = {}
+    roles: dict[str, str] = {}
     slots = {
         "Conv": ("", "weight", "bias"),
         "Gemm": ("", "dense", "bias"),
@@ -102,11 +102,11 @@ def _roles(graph: onnx.GraphProto) -> dict[str, str]:
             if role == "scale" and node.output[0] in before_sum:
                 role = "branch scale"
             if role:
-                found[source.get(name, name)] = role
+                roles[source.get(name, name)] = role
         if node.op_type in ("Mul", "Add"):
             role = "scale" if node.op_type == "Mul" else "bias"
-            found |= {source[name]: role for name in node.input if name in source}
-    return found
+            roles |= {source[name]: role for name in node.input if name in source}
+    return roles
 
 
 def _moved(graph: onnx.GraphProto) -> dict[str, str]:
@@ -143,12 +143,12 @@ def _draw(name: str, dims: tuple[int, ...], roles: dict[str, str], seed: int) ->
 
 def _replace_initializers(graph: onnx.GraphProto, filled: dict[str, Array]) -> None:
     """Puts `filled` in; these files are IR version 3, where an initializer is an input as well."""
-    used = {name for node in graph.node for name in node.input}
-    kept = [t for t in graph.initializer if t.name in used and t.name not in filled]
-    dropped = {t.name for t in graph.initializer} - {t.name for t in kept}
+    input_names = {name for node in graph.node for name in node.input}
+    remaining = [t for t in graph.initializer if t.name in input_names and t.name not in filled]
+    dropped = {t.name for t in graph.initializer} - {t.name for t in remaining}
     entries = [entry for entry in graph.input if entry.name not in dropped]
     del graph.initializer[:], graph.input[:]
-    graph.initializer.extend(kept)
+    graph.initializer.extend(remaining)
     graph.input.extend(entries)
     for name, values in filled.items():
         graph.initializer.append(numpy_helper.from_array(values, name))

@@ -50,15 +50,15 @@ def quantise(
 def quantised_path(network: str) -> Path:
     """The QDQ file of a network, kept beside its float32 model."""
     model = model_path(network)
-    kept = model.with_suffix(".int8.onnx")
-    if not kept.exists():
-        folder = kept.with_suffix(f".{os.getpid()}")
+    path = model.with_suffix(".int8.onnx")
+    if not path.exists():
+        folder = path.with_suffix(f".{os.getpid()}")
         folder.mkdir()
         is_image = any(n.ndim == 4 for n in inputs(NETWORKS[network], 0).values())
         attends = network.startswith("vit")
-        made = quantise(
+        quantised = quantise(
             network, folder / "model.onnx", operators=PRODUCTS if attends or not is_image else None
         )
-        made.replace(kept)
+        quantised.replace(path)
         folder.rmdir()
-    return kept
+    return path

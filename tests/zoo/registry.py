@@ -155,9 +155,12 @@ EXPORTS: dict[str, Export] = {
 
 def inputs(network: Network, seed: int, **sizes: int) -> dict[str, Array]:
     """Random inputs in the model's order; `sizes` override the default value of a symbol."""
-    bound = {**network.sizes, **sizes}
+    sizes_by_symbol = {**network.sizes, **sizes}
     generator = np.random.default_rng(seed)
-    return {entry.name: _fill(entry, _shape(entry, bound), generator) for entry in network.inputs}
+    return {
+        entry.name: _fill(entry, _shape(entry, sizes_by_symbol), generator)
+        for entry in network.inputs
+    }
 
 
 def _shape(entry: Input, sizes: Mapping[str, int]) -> tuple[int, ...]:

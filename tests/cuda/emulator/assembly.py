@@ -43,20 +43,20 @@ def is_assembly(line: str) -> bool:
 def translated(line: str, name: str, site: int) -> tuple[str, str]:
     """(the line with a call of function `name` instead, the definition of this function). `site`:
     the number of the line in its program."""
-    found = _CALL.match(line)
-    assert found, f"assembly in a form that the emulator does not know: {line}"
-    into, result, text, bounds, given = found.groups()
-    args = given.split(", ") if given else []
+    match = _CALL.match(line)
+    assert match, f"assembly in a form that the emulator does not know: {line}"
+    into, result, text, bounds, arguments = match.groups()
+    args = arguments.split(", ") if arguments else []
     outputs = bounds.split(",").count("=f")
     types = [a.rpartition(" ")[0] for a in args]
     body = ["  %m = alloca [256 x float], align 16"]
     operands: dict[int, str] = {}
     inputs = [b for b in bounds.split(",") if b != "=f" and not b.startswith("~")]
-    for k, bound in enumerate(inputs):
-        if bound in ("l", "r"):
+    for k, constraint in enumerate(inputs):
+        if constraint in ("l", "r"):
             operands[outputs + k] = f"%a{k}"
             continue
-        body += [f"  %i{k} = getelementptr float, ptr %m, i32 {bound}"]
+        body += [f"  %i{k} = getelementptr float, ptr %m, i32 {constraint}"]
         body += [f"  store float %a{k}, ptr %i{k}, align 4"]
     steps = [s for s in (s.strip() for s in text.replace("\\0A", "\n").split(";")) if s]
     for k, step in enumerate(steps):
@@ -68,7 +68,7 @@ def translated(line: str, name: str, site: int) -> tuple[str, str]:
     params = ", ".join(f"{t} %a{k}" for k, t in enumerate(types))
     called = f"  {into} = " if into else "  "
     return (
-        f"{called}call {result} @{name}({given})",
+        f"{called}call {result} @{name}({arguments})",
         "\n".join([f"define internal {result} @{name}({params}) {{", *body, "}"]),
     )
 
@@ -99,20 +99,20 @@ def _step(step: str, operands: dict[int, str], outputs: int, site: int) -> str:
         return f"emulator_wgmma_wait(i32 {wait[1]})"
     product = _PRODUCT.fullmatch(step)
     assert product, f"an instruction that the emulator does not know: {step}"
-    columns, t, registers, left, right, a, b = product.groups()
+    columns, t, registers, left_operand, right, a, b = product.groups()
     assert registers == ", ".join(f"${k}" for k in range(outputs)) and int(columns) == 2 * outputs
-    how = _TYPES[t] | int(a) << 4 | int(b) << 5
-    places = f"i64 {operands[int(left)]}, i64 {operands[int(right)]}"
-    return f"emulator_wgmma(ptr %m, {places}, i32 {columns}, i32 {how}, i32 {site})"
+    shape_code = _TYPES[t] | int(a) << 4 | int(b) << 5
+    places = f"i64 {operands[int(left_operand)]}, i64 {operands[int(right)]}"
+    return f"emulator_wgmma(ptr %m, {places}, i32 {columns}, i32 {shape_code}, i32 {site})"
 
 
 def _returned(result: str, outputs: int) -> list[str]:
     if not outputs:
         return ["  ret void"]
-    lines, made = ["  call void @emulator_wgmma_used(ptr %m)"], "poison"
+    lines, aggregate = ["  call void @emulator_wgmma_used(ptr %m)"], "poison"
     for k in range(outputs):
         lines.append(f"  %o{k} = getelementptr float, ptr %m, i32 {k}")
         lines.append(f"  %v{k} = load float, ptr %o{k}, align 4")
-        lines.append(f"  %r{k} = insertvalue {result} {made}, float %v{k}, {k}")
-        made = f"%r{k}"
-    return [*lines, f"  ret {result} {made}"]
+        lines.append(f"  %r{k} = insertvalue {result} {aggregate}, float %v{k}, {k}")
+        aggregate = f"%r{k}"
+    return [*lines, f"  ret {result} {aggregate}"]

@@ -117,23 +117,28 @@ def _tables() -> str:
         return "{" + ", ".join(rows) + "}"
 
     def several(head: str, fragments: Sequence[Fragment]) -> str:
-        most = max(f.count for f in fragments)
+        largest = max(f.count for f in fragments)
         inside = ",\n".join(map(threads, fragments))
-        return f"static const unsigned char {head}[{len(fragments)}][32][{most}][2] = {{{inside}}};"
+        return (
+            f"static const unsigned char {head}[{len(fragments)}][32][{largest}][2] = {{{inside}}};"
+        )
 
     types = [DType(t) for t in _SHAPES.values()]
     shapes = [shape_named(name, t) for (name, _), t in zip(_SHAPES, types, strict=True)]
     matrices = [matrix_fragment(DType("float16"), 4, flip) for flip in (False, True)]
-    left, right = (
+    left_fragments, right = (
         [f(t, s) for t, s in zip(types, shapes, strict=True)]
         for f in (left_fragment, right_fragment)
     )
     sums = [sums_fragment(s) for s in shapes]
     parts = [several("MATRIX", matrices)]
-    for name, found in (("LEFT", left), ("RIGHT", right), ("SUMS", sums)):
-        counts = ", ".join(str(f.count) for f in found)
-        parts += [several(name, found), f"static const int {name}_COUNT[] = {{{counts}}};"]
-    terms = ", ".join(str(f.columns) for f in left)
+    for name, operand_fragments in (("LEFT", left_fragments), ("RIGHT", right), ("SUMS", sums)):
+        counts = ", ".join(str(f.count) for f in operand_fragments)
+        parts += [
+            several(name, operand_fragments),
+            f"static const int {name}_COUNT[] = {{{counts}}};",
+        ]
+    terms = ", ".join(str(f.columns) for f in left_fragments)
     return "\n".join([*parts, f"static const int TERMS[] = {{{terms}}};"]) + "\n"
 
 
@@ -146,8 +151,16 @@ def build(irs: Iterable[str], out: Path) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         object_ = Path(folder) / "kernels.o"
         object_.write_bytes(_compiled(text))
-        made = ["-shared", "-o", str(out), str(object_), str(_runtime()), "-lpthread", "-lm"]
-        subprocess.run([require_compiler("gcc"), *made], check=True)
+        linker_arguments = [
+            "-shared",
+            "-o",
+            str(out),
+            str(object_),
+            str(_runtime()),
+            "-lpthread",
+            "-lm",
+        ]
+        subprocess.run([require_compiler("gcc"), *linker_arguments], check=True)
     return out
 
 
@@ -158,23 +171,31 @@ def build_all(artifacts: ArtifactSet, folder: Path) -> list[Path]:
     for a in artifacts:
         if a.codegen_id == "cuda" and a.file_name.endswith(".ll"):
             groups.setdefault(a.target_key, []).append(a.text())
-    made = []
+    libraries = []
     for a in artifacts:
         if a.codegen_id == "cuda" and a.file_name.endswith((".ptx", ".cubin")):
             digest = hashlib.sha256(bytes(a.view)).hexdigest()
-            made.append(build(groups[a.target_key], folder / f"{digest}.so"))
-    return made
+            libraries.append(build(groups[a.target_key], folder / f"{digest}.so"))
+    return libraries
 
 
 @functools.cache
 def _runtime() -> Path:
     """emulator.c as an object, compiled once."""
-    made = Path(tempfile.mkdtemp(prefix="kiln-emulator-")) / "emulator.o"
-    (made.parent / "fragments.h").write_text(_tables())
-    options = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", f"-I{made.parent}")
-    command = [require_compiler("gcc"), *options, "-c", str(_SOURCE), "-o", str(made)]
+    object_path = Path(tempfile.mkdtemp(prefix="kiln-emulator-")) / "emulator.o"
+    (object_path.parent / "fragments.h").write_text(_tables())
+    options = (
+        "-std=gnu11",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-fPIC",
+        f"-I{object_path.parent}",
+    )
+    command = [require_compiler("gcc"), *options, "-c", str(_SOURCE), "-o", str(object_path)]
     subprocess.run(command, check=True)
-    return made
+    return object_path
 
 
 def _compiled(text: str) -> bytes:
@@ -200,14 +221,14 @@ def _compiled(text: str) -> bytes:
 def _emulated(ir: str, declared: dict[str, None]) -> str:
     """The IR of one kernel with calls of the emulator, and what launches it; adds its declarations
     to `declared`."""
-    found, threads = _KERNEL.search(ir), _THREADS.search(ir)
-    assert found is not None and threads is not None, ir
+    header, threads = _KERNEL.search(ir), _THREADS.search(ir)
+    assert header is not None and threads is not None, ir
     lines: list[str] = []
     slots: set[str] = set()
     assembly = []
     for number, line in enumerate(ir.splitlines()):
         if is_assembly(line):
-            called, function = translated(line, f"{found[1]}$assembly{number}", number)
+            called, function = translated(line, f"{header[1]}$assembly{number}", number)
             lines.append(called)
             assembly.append(function)
         elif line.startswith("declare ") and _WARP.search(line):
@@ -221,15 +242,15 @@ def _emulated(ir: str, declared: dict[str, None]) -> str:
         elif not line.startswith(_LEFT_OUT) and " external addrspace(3)" not in line:
             lines += _line(line, slots, number)
     # What is passed by value is where its bytes are.
-    types = ["" if " byval(" in p else p.split()[0] for p in _split(found[2])]
-    name = found[1]
+    types = ["" if " byval(" in p else p.split()[0] for p in _split(header[2])]
+    name = header[1]
     return "\n".join(
         [*lines, *assembly, _launcher(name, types, [int(n) for n in threads.groups()])]
     )
 
 
-def _function(found: re.Match[str]) -> str:
-    return "@nvvm_" + found[1].replace(".", "_")
+def _function(match: re.Match[str]) -> str:
+    return "@nvvm_" + match[1].replace(".", "_")
 
 
 def _split(params: str) -> list[str]:
@@ -253,8 +274,8 @@ def _line(line: str, slots: set[str], number: int) -> Iterator[str]:
     elif (store := _STORE.match(line)) and store[2] not in slots:
         yield _told("store", store[2], store[1], store[3], number)
     else:
-        told = load or store or not re.search(r"(= load|^  store) ", line)
-        assert told, f"an access in a form that the emulator does not know: {line}"
+        is_reported = load or store or not re.search(r"(= load|^  store) ", line)
+        assert is_reported, f"an access in a form that the emulator does not know: {line}"
     if _WARP.search(line) or _COPY.search(line):
         line = f"{line[:-1]}, i32 {number})"
     yield re.sub(r"@llvm\.nvvm\.([\w.]+)", _function, line)
@@ -263,53 +284,55 @@ def _line(line: str, slots: set[str], number: int) -> Iterator[str]:
 def _in_memory(declaration: str) -> str:
     """An instruction of a warp, whose registers the emulator gets in memory. Its last operand is
     the place of the program."""
-    found = re.fullmatch(r"declare (.+) @llvm\.nvvm\.([\w.]+)\((.*)\)", declaration)
-    assert found is not None, declaration
-    result, name, types = found[1], found[2], _split(found[3])
+    match = re.fullmatch(r"declare (.+) @llvm\.nvvm\.([\w.]+)\((.*)\)", declaration)
+    assert match is not None, declaration
+    result, name, types = match[1], match[2], _split(match[3])
     returned = _split(result.strip("{}"))
-    given = ", ".join(f"{t} %a{k}" for k, t in enumerate(types))
-    lines = [f"define internal {result} @nvvm_{name.replace('.', '_')}({given}, i32 %site) {{"]
+    parameters = ", ".join(f"{t} %a{k}" for k, t in enumerate(types))
+    lines = [f"define internal {result} @nvvm_{name.replace('.', '_')}({parameters}, i32 %site) {{"]
     lines.append("  %m = alloca [10 x i32], align 16")
     if name.startswith("mma"):
         shape, factors = name.split(".")[1], name.split(".col.")[1].split(".")
-        at = [*_SHAPES].index((shape, "tf32" if factors[0] == "tf32" else ""))
+        shape_index = [*_SHAPES].index((shape, "tf32" if factors[0] == "tf32" else ""))
         # Of each operand the first register has a place of its own.
         factor_count, sums = len(types) - len(returned), len(returned)
         right = factor_count // (3 if sums == 4 else 2)  # of 8 columns, where the left has 16 rows
-        left = factor_count - right
-        places = [*range(left), *range(4, 4 + right), *range(6, 6 + sums)]
+        left_count = factor_count - right
+        places = [*range(left_count), *range(4, 4 + right), *range(6, 6 + sums)]
         for k, (t, place) in enumerate(zip(types, places, strict=True)):
             lines += [f"  %p{k} = getelementptr i32, ptr %m, i32 {place}"]
             lines += [f"  store {t} %a{k}, ptr %p{k}, align 4"]
         codes = [_FACTORS[t] for t in factors]
-        how = codes[0] | codes[-1] << 4 | at << 8
-        lines.append(f"  call void @emulator_mma(ptr %m, i32 {how}, i32 %site)")
+        type_codes = codes[0] | codes[-1] << 4 | shape_index << 8
+        lines.append(f"  call void @emulator_mma(ptr %m, i32 {type_codes}, i32 %site)")
         first = 6
     elif name.startswith("shfl"):
         lines.append(f"  store {types[1]} %a1, ptr %m, align 4")
-        given = "ptr %m, i32 %a0, i32 %a2, i32 %a3, i32 %site"
-        lines.append(f"  call void @emulator_exchange({given})")
+        parameters = "ptr %m, i32 %a0, i32 %a2, i32 %a3, i32 %site"
+        lines.append(f"  call void @emulator_exchange({parameters})")
         first = 0
     else:
-        how = int(re.findall(r"\.x(\d)", name)[0]) | 8 * (".trans" in name)
+        type_codes = int(re.findall(r"\.x(\d)", name)[0]) | 8 * (".trans" in name)
         lines.append("  %row = addrspacecast ptr addrspace(3) %a0 to ptr")
-        lines.append(f"  call void @emulator_ldmatrix(ptr %m, ptr %row, i32 {how}, i32 %site)")
+        lines.append(
+            f"  call void @emulator_ldmatrix(ptr %m, ptr %row, i32 {type_codes}, i32 %site)"
+        )
         first = 0
-    made = "poison"
+    aggregate = "poison"
     for k, t in enumerate(returned):
         lines.append(f"  %q{k} = getelementptr i32, ptr %m, i32 {first + k}")
         lines.append(f"  %v{k} = load {t}, ptr %q{k}, align 4")
         if len(returned) > 1:
-            lines.append(f"  %r{k} = insertvalue {result} {made}, {t} %v{k}, {k}")
-            made = f"%r{k}"
-    lines.append(f"  ret {result} {made if len(returned) > 1 else '%v0'}\n}}")
+            lines.append(f"  %r{k} = insertvalue {result} {aggregate}, {t} %v{k}, {k}")
+            aggregate = f"%r{k}"
+    lines.append(f"  ret {result} {aggregate if len(returned) > 1 else '%v0'}\n}}")
     return "\n".join(lines)
 
 
-def _told(how: str, pointer: str, t: str, align: str | None, site: int) -> str:
+def _told(function_suffix: str, pointer: str, t: str, align: str | None, site: int) -> str:
     size = _size(t)
-    given = f"ptr {pointer}, i32 {size}, i32 {align or size}, i32 {site}"
-    return f"  call void @emulator_{how}({given})"
+    arguments = f"ptr {pointer}, i32 {size}, i32 {align or size}, i32 {site}"
+    return f"  call void @emulator_{function_suffix}({arguments})"
 
 
 def _size(t: str) -> int:
@@ -328,12 +351,12 @@ def _launcher(name: str, types: Sequence[str], threads: Sequence[int]) -> str:
             f"  %p{i} = load ptr, ptr %a{i}",
             *([f"  %v{i} = load {t}, ptr %p{i}"] if t else []),
         ]
-    given = ", ".join(f"{t} %v{i}" if t else f"ptr %p{i}" for i, t in enumerate(types))
+    arguments = ", ".join(f"{t} %v{i}" if t else f"ptr %p{i}" for i, t in enumerate(types))
     words = ", ".join(f"i32 {n}" for n in threads)
     return "\n".join(
         [
             *text,
-            f"  call void @{name}({given})\n  ret void\n}}",
+            f"  call void @{name}({arguments})\n  ret void\n}}",
             f'@{name}$name = private constant [{len(name) + 1} x i8] c"{name}\\00"',
             f"@{name}$threads = private constant [3 x i32] [{words}]",
             f"define i32 @emulate_{name}(ptr %grid, ptr %block, i32 %shared, ptr %args) {{",

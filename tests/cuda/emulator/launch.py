@@ -42,8 +42,8 @@ class Count:
     (global memory) that they take, and the least that would do."""
 
     requests: int
-    taken: int
-    least: int
+    turns: int
+    fewest_turns: int
 
 
 @cache
@@ -70,9 +70,9 @@ class Emulated:
         self.library = ctypes.CDLL(str(build(irs, out)))
         self.library.emulator_message.restype = ctypes.c_char_p
 
-    def order(self, which: int, seed: int = 0) -> None:
+    def order(self, order_code: int, seed: int = 0) -> None:
         """Run threads and blocks forward, backward or at random."""
-        self.library.emulator_order(which, ctypes.c_uint64(seed))
+        self.library.emulator_order(order_code, ctypes.c_uint64(seed))
 
     def products(self, late: bool) -> None:
         """Let products of warpgroups happen when threads wait for them, or when they begin them."""
@@ -86,14 +86,14 @@ class Emulated:
     def counted(self) -> Iterator[dict[str, Count]]:
         """What the launches in a `with` statement ask of memory, by kind of access; the mapping is
         filled when it ends."""
-        found: dict[str, Count] = {}
+        counts: dict[str, Count] = {}
         self.library.emulator_count(1)
         try:
-            yield found
+            yield counts
             numbers = (ctypes.c_uint64 * (3 * len(ACCESSES)))()
             self.library.emulator_counts(numbers)
             rows = zip(ACCESSES, zip(*[iter(numbers)] * 3, strict=True), strict=True)
-            found.update({kind: Count(*row) for kind, row in rows})
+            counts.update({kind: Count(*row) for kind, row in rows})
         finally:
             self.library.emulator_count(0)
 
@@ -113,7 +113,7 @@ class Emulated:
         memory = {id(a): _Memory(a, 0 if self.aligned else a.itemsize) for a in arrays}
         for m in memory.values():
             assert self.library.emulator_buffer(ctypes.c_void_p(m.start), m.size) == 0
-        given = [
+        arguments = [
             memory[id(a)].pointer
             if id(a) in memory
             else self._map(a, memory[id(a.args[a.map.param])].start)
@@ -121,7 +121,7 @@ class Emulated:
             else _number(a)
             for a in args
         ]
-        pointers = (ctypes.c_void_p * len(given))(*(ctypes.addressof(g) for g in given))
+        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(g) for g in arguments))
         sizes = [(ctypes.c_uint * 3)(*size) for size in (grid, block)]
         fault = self.library[f"emulate_{name}"](*sizes, ctypes.c_uint(shared), pointers)
         for m in memory.values():
@@ -130,14 +130,16 @@ class Emulated:
         if fault:
             raise EmulatorFault(FAULTS[fault], self.library.emulator_message().decode())
 
-    def _map(self, given: MapOf, start: int) -> ctypes.Array[ctypes.c_char]:
+    def _map(self, map_argument: MapOf, start: int) -> ctypes.Array[ctypes.c_char]:
         """The map of a tensor, which is zeros where it is not aligned or has no elements."""
-        made = ctypes.create_string_buffer(2 * MAP_BYTES)
-        inside = (ctypes.c_char * MAP_BYTES).from_buffer(made, -ctypes.addressof(made) % MAP_BYTES)
-        m = given.map
-        dims, strides = ([s.at(given.args) for s in sizes] for sizes in (m.dims, m.strides))
+        buffer = ctypes.create_string_buffer(2 * MAP_BYTES)
+        inside = (ctypes.c_char * MAP_BYTES).from_buffer(
+            buffer, -ctypes.addressof(buffer) % MAP_BYTES
+        )
+        m = map_argument.map
+        dims, strides = ([s.at(map_argument.args) for s in sizes] for sizes in (m.dims, m.strides))
         if start % SOURCE_ALIGN == 0 and all(dims):
-            done = self.library.emulator_tensor_map(
+            is_valid = self.library.emulator_tensor_map(
                 inside,
                 MAPPED_TYPES[m.dtype],
                 len(dims),
@@ -147,7 +149,7 @@ class Emulated:
                 (ctypes.c_uint32 * len(dims))(*m.box),
                 CU_TENSOR_MAP_SWIZZLE_128B,
             )
-            assert done, m
+            assert is_valid, m
         return inside
 
 
