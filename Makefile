@@ -88,10 +88,12 @@ QUICK := base/test_files.py ir arith/test_rules.py ops/test_types.py ops/test_sh
 quick: .venv/has-dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -q -m "not slow" $(QUICK:%=tests/%)
 
-# In the order of tests/conftest.py: the longest files first. A worker that dies ends the run: xdist
-# would wait forever for one that took its place.
+# The longest files first, as tests/durations.json has them; DURATIONS=1 writes it. A worker that dies ends
+# the run: xdist would wait forever for one that took its place.
 # Kernels of one level besides that of this processor, which the commit chooses.
-TESTS := -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -q --durations=20
+DURATIONS ?=
+TESTS = -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -q --durations=20 \
+  $(if $(DURATIONS),--record-durations)
 test: .venv/has-dev
 	$(BIN)/python $(TESTS) --levels=turn
 

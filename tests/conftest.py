@@ -16,10 +16,9 @@ import pytest
 
 from tensorkiln.codegen.llvm.compile import Workers
 from tests.capabilities import Skips
+from tests.durations import DurationRecorder, sort_by_duration
 from tests.levels import commit, levels_of, without_other_levels
 from tests.link import sample
-
-ROOT = Path(__file__).parent
 
 # Proofs that take minutes to hours: they run when `-m` names them, as the targets of make do.
 FULL = {
@@ -35,28 +34,6 @@ FULL = {
 }
 
 
-# The files that take a worker longest. They begin, so that no worker waits at the end for another
-# that is in one of them; xdist would begin with those that have most tests.
-LONGEST = (
-    "schedule/test_contractions.py",
-    "models/test_models.py",
-    "schedule/test_loops.py",
-    "schedule/test_independent_rows.py",
-    "cli/test_strangers.py",
-    "schedule/test_winograd.py",
-    "hosts/test_stress.py",
-    "codegen/test_emit_values.py",
-    "measure/test_inner_loops.py",
-    "schedule/test_policies_checked.py",
-    "schedule/test_integer_products.py",
-    "test_docs.py",
-    "schedule/test_symbolic_extents.py",
-    "frontend/test_onnx_zoo.py",
-    "models/test_quantised.py",
-    "target/test_resnet_targets.py",
-    "test_examples.py",
-)
-
 # How long an example takes says nothing on a machine that others use, too.
 hypothesis.settings.register_profile("tensorkiln", deadline=None)
 hypothesis.settings.load_profile("tensorkiln")
@@ -64,6 +41,8 @@ hypothesis.settings.load_profile("tensorkiln")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Skips())
+    if config.getoption("record_durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(DurationRecorder())
     for name, what in FULL.items():
         config.addinivalue_line(
             "markers", f"{name}: {what}; runs when `-m` names it (`make {name.replace('_', '-')}`)"
@@ -79,9 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:], waits = without_other_levels([i for i in items if i not in gone], levels)
     if out or waits:
         config.hook.pytest_deselected(items=[*out, *waits])
-    rank = {ROOT / name: k for k, name in enumerate(LONGEST)}
-    assert all(path.exists() for path in rank), "LONGEST names a file that is not there"
-    items.sort(key=lambda item: rank.get(item.path, len(rank)))
+    sort_by_duration(items)
 
 
 def pytest_collection_finish() -> None:
@@ -93,6 +70,9 @@ def pytest_collection_finish() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bless", action="store_true", help="rewrite golden texts instead of failing")
+    parser.addoption(
+        "--record-durations", action="store_true", help="write how long each file of tests took"
+    )
     parser.addoption(
         "--levels",
         default="all",
