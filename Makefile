@@ -173,7 +173,8 @@ replay: .venv/has-bench
 
 conformance: .venv/has-dev
 ifeq ($(EXECUTOR),)
-	$(BIN)/python -m pytest -q -m "conformance or not conformance" tests/models tests/cuda/test_networks.py
+	$(BIN)/python -m pytest -q -m "conformance or not conformance" tests/models tests/cuda/test_networks.py \
+	  tests/frontend/test_onnx_zoo.py
 else
 	$(CAMPAIGN)
 endif

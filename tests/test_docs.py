@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import subprocess
-import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ import pytest
 from tensorkiln.base.config import KNOBS
 from tensorkiln.cli.entry import COMMANDS
 from tensorkiln.target.kinds import KINDS
+from tests.fork_server import fork_server
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -86,17 +87,19 @@ def script(found: list[Block]) -> list[tuple[str, str]]:
     return steps
 
 
-def run_blocks(found: list[Block], folder: Path) -> None:
-    """Run blocks in a folder, in order, with `kiln` and `python` of this checkout."""
+@pytest.fixture(scope="module")
+def commands() -> Iterator[Path]:
+    """A folder with `kiln` and `python` of this checkout."""
+    with fork_server() as folder:
+        yield folder
+
+
+def run_blocks(found: list[Block], folder: Path, commands: Path) -> None:
+    """Run blocks in a folder, in order, with the commands of another."""
     (folder / "examples").symlink_to(ROOT / "examples")
-    shims = folder / ".shims"
-    shims.mkdir()
-    for name, command in (("kiln", "-m tensorkiln.cli"), ("python", "")):
-        (shims / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {command} "$@"\n')
-        (shims / name).chmod(0o755)
     environment = {
         **os.environ,
-        "PATH": f"{shims}:{os.environ['PATH']}",
+        "PATH": f"{commands}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "KILN_PROGRESS": "off",
     }
@@ -105,7 +108,7 @@ def run_blocks(found: list[Block], folder: Path) -> None:
             (folder / text.split()[1]).write_text(text, encoding="utf-8")
             continue
         (folder / "page.py").write_text(text, encoding="utf-8")  # scripts need their source
-        command = [sys.executable, "page.py"] if kind == "python" else ["sh", "-euc", text]
+        command = [commands / "python", "page.py"] if kind == "python" else ["sh", "-euc", text]
         done = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600
         )
@@ -113,8 +116,8 @@ def run_blocks(found: list[Block], folder: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_blocks_run(page: Path, tmp_path: Path) -> None:
-    run_blocks(blocks(page), tmp_path)
+def test_blocks_run(page: Path, tmp_path: Path, commands: Path) -> None:
+    run_blocks(blocks(page), tmp_path, commands)
     missing = {b.tool for b in blocks(page) if lacks(b.tool)}
     if missing:
         tools = sorted(missing)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_docs import ROOT, Block, blocks_of, run_blocks
+from tests.test_docs import ROOT, Block, blocks_of, commands, run_blocks
+
+__all__ = ["commands"]
 
 PAGE = (ROOT / "docs" / "requirements.md").read_text(encoding="utf-8")
 HEAD, *REST = re.split(r"^## ", PAGE, flags=re.M)
@@ -43,9 +45,9 @@ def test_all_are_there() -> None:
 
 
 @pytest.mark.parametrize("r", REQUIREMENTS, ids=lambda r: str(r.number))
-def test_its_command_runs(r: Requirement, tmp_path: Path) -> None:
+def test_its_command_runs(r: Requirement, tmp_path: Path, commands: Path) -> None:
     assert r.blocks and not any(b.skipped for b in r.blocks)
-    run_blocks([*blocks_of(HEAD), *r.blocks], tmp_path)
+    run_blocks([*blocks_of(HEAD), *r.blocks], tmp_path, commands)
 
 
 @pytest.mark.parametrize("r", REQUIREMENTS, ids=lambda r: str(r.number))

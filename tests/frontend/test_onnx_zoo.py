@@ -12,7 +12,13 @@ from tests.frontend.onnx_models import main, ours
 from tests.zoo import light
 from tests.zoo.registry import EXPORTS, NETWORKS, inputs
 
-SMALL = [n for n in EXPORTS if n.startswith(("mlp", "bert_2", "gpt2_2", "vit_2", "mobilenet"))]
+# The same networks as other exporters and opsets write them belong to `make conformance`: each
+# version of an operator has a test of its own, and all of these exports are imported here.
+SMALL = [
+    pytest.param(n, marks=[pytest.mark.conformance] if "legacy" in n else [])
+    for n in EXPORTS
+    if n.startswith(("mlp", "bert_2", "gpt2_2", "vit_2", "mobilenet"))
+]
 
 
 def same_as_ort(path: str, feeds: dict[str, np.ndarray]) -> None:

@@ -220,8 +220,12 @@ def test_the_c_header_in_c_and_cpp(compiler: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compiler", CPP_COMPILERS)
 def test_the_cpp_header(compiler: str, tmp_path: Path) -> None:
+    """By itself in every standard, with programs in the oldest and in the newest, which refuse what
+    the one between them does."""
     two_files(tmp_path, "kiln.hpp", f"{compiler} -x c++")
     tool, standard = compiler.split()
+    if standard == "-std=c++20":
+        return
     for source in (STRESS["C++"], VALUES["C++"], LOADERS["C++"], EXAMPLES["C++"]):
         head = (require(tool), standard, *WARN, "-I", CRT, "-I", HOSTS)
         build(*head, "-fsyntax-only", source)
