@@ -129,10 +129,16 @@ def params(fast: tuple[str, ...], big: tuple[str, ...]) -> list[object]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", params(FAST, BIG))
 def test_model(name: str, tmp_path: Path) -> None:
-    """Three random inputs: close to ONNX Runtime, and no less precise than 4x its error."""
+    """Three random inputs, close to ONNX Runtime; no less precise than 4x its error in the first,
+    for networks of conformance in each: float64 takes 20 times as long."""
     path = fetch(name)
     feeds = [random_inputs(name, seed, {}) for seed in range(INPUTS_EACH)]
-    for figures in compare(compiled(path, tmp_path), Reference(path), feeds):
+    precise = 1 if name in FAST else INPUTS_EACH
+    library, reference = compiled(path, tmp_path), Reference(path)
+    for figures in (
+        *compare(library, reference, feeds[:precise]),
+        *compare(library, reference, feeds[precise:], float64=False),
+    ):
         print(figures.text())
 
 
