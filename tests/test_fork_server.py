@@ -34,7 +34,7 @@ sys.exit(int(sys.argv[1]))
 def test_a_script(code: int, commands: Path, tmp_path: Path) -> None:
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "script.py").write_text(SCRIPT)
-    done = subprocess.run(
+    process = subprocess.run(
         [commands / "python", "below/script.py", str(code), "ü b"],
         cwd=tmp_path,
         env={**os.environ, "WORD": "ä"},
@@ -42,9 +42,9 @@ def test_a_script(code: int, commands: Path, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert done.stderr == "an error\n"
+    assert process.stderr == "an error\n"
     line = f"['{code}', 'ü b'] {tmp_path} ä {tmp_path}/below read\nthe end\n"
-    assert (done.stdout, done.returncode) == (line, code)
+    assert (process.stdout, process.returncode) == (line, code)
 
 
 def test_what_fails(commands: Path, tmp_path: Path) -> None:
@@ -53,13 +53,13 @@ def test_what_fails(commands: Path, tmp_path: Path) -> None:
         "import os; os.kill(os.getpid(), 9)": 137,
     }.items():
         (tmp_path / "script.py").write_text(text)
-        done = subprocess.run([commands / "python", tmp_path / "script.py"], capture_output=True)
-        assert done.returncode == code and (b"ValueError: why" in done.stderr) == (code == 1)
+        process = subprocess.run([commands / "python", tmp_path / "script.py"], capture_output=True)
+        assert process.returncode == code and (b"ValueError: why" in process.stderr) == (code == 1)
 
 
 def test_kiln_and_options_of_python(commands: Path) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [commands / "kiln", "compile", "none.onnx"], capture_output=True, text=True
     )
-    assert done.returncode == 2 and done.stderr.startswith("kiln: error: ")
+    assert process.returncode == 2 and process.stderr.startswith("kiln: error: ")
     assert subprocess.run([commands / "python", "-c", "raise SystemExit(3)"]).returncode == 3
