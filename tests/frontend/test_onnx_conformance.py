@@ -91,8 +91,8 @@ compiled, with what helps.
   Floats of 4, 6 and 8 bits (`float8e4m3fn`, `float8e4m3fnuz`, `float8e5m2`, `float8e5m2fnuz`,
   `float8e8m0`, `float6e2m3`, `float6e3m2`, `float4e2m1`) and integers of 2 and 4 (`int4`, `uint4`,
   `int2`, `uint2`) are stored and not computed with: `Cast`, `CastLike`, `QuantizeLinear` and
-  `DequantizeLinear` (by blocks, too) convert them, operators that only move elements move them, and
-  all others refuse them. As inputs and outputs they are
+  `DequantizeLinear` (by blocks, too) convert them, operators that only move elements, branches
+  and loops move them, and all others refuse them. As inputs and outputs they are
   [arrays of `ml_dtypes`](howto/call.md#types-of-fewer-than-16-bits), in functions with control flow
   the bytes of these. A zero point of floats must be a constant, which alone shows that it is 0.
   Weights are unpacked at import.

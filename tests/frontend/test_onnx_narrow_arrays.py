@@ -18,7 +18,7 @@ import tensorkiln as tk
 from tensorkiln import cli
 from tensorkiln.artifact.metadata import FORMAT, Metadata
 from tensorkiln.base.element_types import NARROW_TYPES
-from tensorkiln.base.errors import InternalError, UserError
+from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.frontend import from_onnx
 from tensorkiln.ir.array_types import ARRAY_TYPES
 from tensorkiln.ir.attrs import Attrs
@@ -237,6 +237,59 @@ def test_control_flow_takes_bytes() -> None:
     np.testing.assert_array_equal(z, x.view(np.uint8))
     with pytest.raises(UserError, match="must be uint8 .*, received float8_e5m2"):
         f(x, np.array(False))
+
+
+def _body(name: str, nodes: list[Any], results: list[str], inputs: Any = ()) -> Any:
+    return helper.make_graph(nodes, name, inputs, [onnx.ValueInfoProto(name=n) for n in results])
+
+
+@pytest.mark.parametrize("dtype", ["INT4", "UINT4", "FLOAT8E4M3FN", "FLOAT4E2M1"])
+def test_branches_and_loops_move_them(dtype: str) -> None:
+    """Results of If, states of Loop and Scan, and what these stack."""
+    code = getattr(TensorProto, dtype)
+    node = helper.make_node
+    branches = {
+        f"{name}_branch": _body(name, [node(op, ["x", *more], [name])], [name])
+        for name, op, more in (("then", "Identity", []), ("else", "Gather", ["back"]))
+    }
+    trip = [
+        node("Identity", ["go"], ["on"]),
+        node("Gather", ["s", "back"], ["t"]),
+        node("Identity", ["s"], ["row"]),
+    ]
+    states = [value("i", np.int64, []), value("go", np.bool_, []), value("s", code, [3])]
+    swap = [node("Identity", ["e"], ["next"]), node("Identity", ["s"], ["before"])]
+    pair = [value("s", code, []), value("e", code, [])]
+    loop = _body("l", trip, ["on", "t", "row"], states)
+    scan = _body("s", swap, ["next", "before"], pair)
+    nodes = [
+        node("Cast", ["f"], ["x"], to=code),
+        node("If", ["c"], ["a"], **branches),
+        node("Loop", ["n", "", "a"], ["b", "rows"], body=loop),
+        node("Gather", ["b", "first"], ["b0"]),
+        node("Scan", ["b0", "b"], ["last", "shifted"], num_scan_inputs=1, body=scan),
+        *(node("Cast", [k], [f"{k}_f"], to=TensorProto.FLOAT) for k in ("rows", "last", "shifted")),
+    ]
+    inputs = [value("f", np.float32, [3]), value("c", np.bool_, []), value("n", np.int64, [])]
+    constants = {"back": np.array([2, 1, 0]), "first": np.array(0)}
+    graph = model(nodes, inputs, ["rows_f", "last_f", "shifted_f"], opset=OPSET, consts=constants)
+    graph.ir_version = 12
+    x = np.float32([1, 2, 3])
+    rows, last, shifted = tk.compile(from_onnx(graph))(x, np.array(False), np.array(3))
+    np.testing.assert_array_equal(rows, [x[::-1], x, x[::-1]])
+    np.testing.assert_array_equal(last, x[2])
+    np.testing.assert_array_equal(shifted, [1, 1, 2])
+
+
+def test_branches_of_two_types_are_refused() -> None:
+    sides = {
+        f"{k}_branch": _body(k, [helper.make_node("Cast", ["x"], [k], to=code)], [k])
+        for k, code in (("then", TensorProto.INT4), ("else", TensorProto.UINT4))
+    }
+    nodes = [helper.make_node("If", ["c"], ["y"], **sides)]
+    inputs = [value("x", np.float32, [3]), value("c", np.bool_, [])]
+    with pytest.raises(UnsupportedError, match="results are of uint4, expected int4"):
+        from_onnx(model(nodes, inputs, ["y"], opset=OPSET))
 
 
 def test_files_of_arrays(library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

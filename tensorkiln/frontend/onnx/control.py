@@ -22,6 +22,7 @@ from tensorkiln.frontend.onnx.context import OnnxContext
 from tensorkiln.frontend.onnx.held import Held, TensorList
 from tensorkiln.frontend.onnx.inputs import declared
 from tensorkiln.frontend.onnx.load import ParsedModel
+from tensorkiln.frontend.onnx.moved import Moved, held, stored
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.proto import AttributeProto, Graph, NodeProto, ValueInfo
 from tensorkiln.frontend.onnx.scan import BodyRefused, scan, scan_8
@@ -95,9 +96,11 @@ def _branch(
     if not isinstance(cond, Val):
         raise malformed("the condition of If is no tensor")
     host.enter(node, scope)
-    steps = [_tensors_only(_step(host, node, body, scope, False)) for body in sides]
+    moved = Moved()
+    steps = [moved.over(_step(host, node, body, scope, False)) for body in sides]
     try:
-        return branches(host.g, cond, [partial(step, 0, ()) for step in steps])
+        outputs = branches(host.g, cond, [partial(step, 0, ()) for step in steps])
+        return held(outputs, moved.results)
     except BodyRefused:
         return [UNKNOWN] * len(node.output)
 
@@ -140,7 +143,7 @@ def _continued(
     names = [name for name in dict.fromkeys(results) if name and name not in scope.values]
     before = len(host.issues)
 
-    def side(body: Graph) -> list[Val]:
+    def side(body: Graph, *_: object) -> Sequence[object]:
         outer = dict(scope.values)
         try:
             branch_outputs = _body(host, body, scope, f"{scope.prefix}{node.label}/", ())
@@ -151,14 +154,14 @@ def _continued(
             scope.values = outer
         if len(host.issues) != before:
             raise BodyRefused
-        if not all(isinstance(v, Val) for v in operands):
-            raise unsupported("data decides a result that is no tensor of a type to compute with")
-        return [v for v in operands if isinstance(v, Val)]
+        return operands
 
     assert isinstance(cond, Val)
+    moved = Moved()
     sides = [body for k in ("then_branch", "else_branch") if (body := bodies[k]) is not None]
-    outputs = branches(host.g, cond, [partial(side, body) for body in sides])
-    scope.values.update(zip(names, outputs, strict=True))
+    steps = [moved.over(partial(side, body)) for body in sides]
+    outputs = branches(host.g, cond, [partial(step, 0, ()) for step in steps])
+    scope.values.update(zip(names, held(outputs, moved.results), strict=True))
 
 
 def _behind_unknown(
@@ -222,20 +225,6 @@ def _step(
     return step
 
 
-def _tensors_only(
-    step: Callable[[int, Sequence[Held]], list[Held]],
-) -> Callable[[int, Sequence[Val]], list[Val]]:
-    """A step whose results are tensors; NodeProblem if one is not."""
-
-    def checked(number: int, args: Sequence[Val]) -> list[Val]:
-        outputs = step(number, args)
-        if not all(isinstance(v, Val) for v in outputs):
-            raise unsupported("data decides a result that is no tensor of a type to compute with")
-        return [v for v in outputs if isinstance(v, Val)]
-
-    return checked
-
-
 def _given_operands(host: Host, node: NodeProto, scope: GraphScope, first: int) -> list[Held]:
     """The operands from number `first` on; _OperandUnknown if one is unknown."""
     operands = [host.operand(name, scope) for name in node.input[first:]]
@@ -257,12 +246,12 @@ def _scan(
         if older and node.input and node.input[0]:
             raise unsupported("sequence_lens", "the sequences of all samples must be whole")
         operands = _given_operands(host, node, scope, int(older))
-        tensors = [v for v in operands if isinstance(v, Val)]
-        if len(tensors) < len(operands):
-            raise malformed("an operand is no tensor of a type to compute with")
-        step = _tensors_only(_step(host, node, values["body"], scope))
+        tensors, formats = stored(operands)
+        state_count = max(len(operands) - int(values["num_scan_inputs"]), 0)
+        moved = Moved(formats, formats[:state_count])
+        step = moved.over(_step(host, node, values["body"], scope))
         host.enter(node, scope)
-        outputs: Sequence[Held] = run(host.g, step, *tensors, **values)
+        outputs = held(run(host.g, step, *tensors, **values), moved.results)
     except _OperandUnknown:
         return _behind_unknown(host, node, attributes, scope)
     except BodyRefused:
@@ -326,14 +315,15 @@ def _any_loop(
     except _Computed as problem:
         g.bound_sizes = bound_sizes
         del g.dims.assumed[assumed:]
-        values = (*limits, *states)
-        tensors = [v for v in values if isinstance(v, Val)]
-        if len(tensors) != sum(v is not None for v in values):
+        if not all(isinstance(v, Val | None) for v in limits) or not all(
+            isinstance(v, Val | Narrow) for v in states
+        ):
             raise problem  # what is no tensor cannot be the state of a loop of host code
     trips, cond = (v if isinstance(v, Val) else None for v in limits)
-    state_tensors = tensors[len(tensors) - len(states) :]
+    state_tensors, formats = stored(states)
+    moved = Moved((None, None, *formats), (None, *formats))
     host.enter(node, scope)
-    step = _tensors_only(_step(host, node, body, scope, False))
+    step = moved.over(_step(host, node, body, scope, False))
 
     def one(args: Sequence[Val]) -> list[Val]:
         """A step, with a row of each stack."""
@@ -341,7 +331,8 @@ def _any_loop(
         now, added = results[: 1 + len(states)], results[1 + len(states) :]
         return [*now, *(g.reshape(v, (1, *g.shape(v))) for v in added)]
 
-    return loop(g, one, trips, cond, state_tensors, len(body.output) - 1 - len(states))
+    outputs = loop(g, one, trips, cond, state_tensors, len(body.output) - 1 - len(states))
+    return held(outputs, moved.results[1:])
 
 
 def _unrolled(
@@ -373,10 +364,15 @@ def _unrolled(
     row_count = len(body.output) - 1 - count
     if row_count and not rows:
         raise _Computed("operator", "it makes no trip, but results of trips are stacked")
-    columns = [[v for v in column if isinstance(v, Val)] for column in zip(*rows, strict=True)]
-    if any(len(column) != trip for column in columns):
-        raise malformed("what is stacked over the trips is no tensor of a type to compute with")
-    return (*states, *(stack(g, column, 0) for column in columns))
+    return (*states, *(_stacked(g, column) for column in zip(*rows, strict=True)))
+
+
+def _stacked(g: Context, column: Sequence[Held]) -> Val | Narrow:
+    """What a loop makes in its trips, as rows of one tensor."""
+    tensors, formats = stored(column)
+    if len(set(formats)) != 1:
+        raise malformed("what is stacked over the trips is of different element types")
+    return held([stack(g, tensors, 0)], formats[:1])[0]
 
 
 def _decided(value: Held | Unknown, subject: str) -> int:
