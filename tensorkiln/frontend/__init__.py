@@ -83,6 +83,7 @@ def import_model(
     *,
     example_inputs: Any = None,
     freeze: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
 ) -> IRModule:
     """The module of a model in any form: the path of an ONNX file, its bytes, an `onnx.ModelProto`;
     a `torch.nn.Module` with `example_inputs`, or a `torch.export.ExportedProgram`; a script of this
@@ -90,20 +91,21 @@ def import_model(
 
     `example_inputs` are the arguments of one call of the torch module: a tensor, a list or tuple of
     positional ones, or a dictionary by name. `freeze` gives symbolic dimensions of a model that is
-    imported a size.
+    imported a size, `shapes` inputs of an ONNX model that declare no shape one.
 
     Raises UserError (code `wrong-type`) for anything else, and for options that the form of the
     model does not take; else the errors of `from_onnx`, `from_torch` and the parser of scripts.
     """
     if isinstance(model, IRModule | Function | PrimFunc):
-        _refuse_options("an IRModule", example_inputs=example_inputs, freeze=freeze)
+        _refuse_options("an IRModule", example_inputs=example_inputs, freeze=freeze, shapes=shapes)
         return _module(model)
     path = plain_path(model) if isinstance(model, str | os.PathLike) else None
     suffix = path.suffix.lower() if path is not None else ""
     if path is not None and suffix == ".py":
-        _refuse_options("a script", example_inputs=example_inputs, freeze=freeze)
+        _refuse_options("a script", example_inputs=example_inputs, freeze=freeze, shapes=shapes)
         return _script(path)
     if is_of(model, "torch"):
+        _refuse_options("a torch model", shapes=shapes)
         positional, named = _examples(example_inputs)
         return from_torch(model, positional, named, freeze=freeze)
     data = isinstance(model, bytes | bytearray | memoryview)
@@ -111,7 +113,7 @@ def import_model(
         _refuse_options("an ONNX model", example_inputs=example_inputs)
         if path is not None:
             _refuse_others(path)
-        return from_onnx(model, freeze=freeze)
+        return from_onnx(model, freeze=freeze, shapes=shapes)
     raise UserError(
         f"expected a model, received {type(model).__name__}",
         code="wrong-type",

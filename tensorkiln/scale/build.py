@@ -172,7 +172,7 @@ def _made(work: Work, results: Results, folder: Path) -> tuple[str, ...]:
     """Compile and export the row, as `kiln compile` does; return the notes of the compile."""
     options, progress = work.options, Progress()
     with _at_hand(work.model, results) as model:
-        module = import_model(model, freeze=dict(options.freeze) if options.freeze else None)
+        module = import_model(model, freeze=options.freeze, shapes=options.shapes)
         _require_same(work.model, module.source)
         records = folder / _RECORDS
         records.write_text(options.records, encoding="utf-8")

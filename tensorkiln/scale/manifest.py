@@ -339,10 +339,10 @@ def _patterns(reader: Reader, key: str) -> tuple[str, ...]:
 
 
 def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Options where later tables override earlier ones; sizes of dimensions are merged one by
-    one."""
+    """Options where later tables override earlier ones; sizes of dimensions and shapes of inputs
+    are merged one by one."""
     merged: dict[str, Any] = {}
     for layer in layers:
-        freeze = {**merged.get("freeze", {}), **layer.get("freeze", {})}
-        merged |= {**layer, **({"freeze": freeze} if freeze else {})}
+        tables = {k: {**merged.get(k, {}), **layer.get(k, {})} for k in ("freeze", "shapes")}
+        merged |= {**layer, **{k: table for k, table in tables.items() if table}}
     return merged

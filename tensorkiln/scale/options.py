@@ -31,6 +31,7 @@ class Options:
     format: str = "so"
     weights: str = "embedded"
     freeze: Mapping[str, int] | None = None
+    shapes: Mapping[str, Sequence[int | str]] | None = None  # of inputs that declare none
     externals: tuple[str, ...] = ()
     max_workspace: int | str | Mapping[str, int | str] | None = None
     allow_licenses: tuple[str, ...] = ()
@@ -91,6 +92,17 @@ def _sizes(reader: Reader, key: str) -> dict[str, int]:
     return dims
 
 
+def _shapes(reader: Reader, key: str) -> dict[str, list[int | str]]:
+    shapes = reader.child(key)
+    dims = {name: list(shapes.dims(name) or ()) for name, _ in reader.items(key)}
+    for name, shape in dims.items():
+        if any(d == "" or (isinstance(d, int) and d < 0) for d in shape):
+            raise shapes.wrong("expected sizes from 0, and names of dimensions", name)
+    if not dims:
+        raise reader.wrong('expected shapes by input, such as { x = ["batch", 3] }', key)
+    return dims
+
+
 def _names(reader: Reader, key: str) -> tuple[str, ...]:
     names = reader.texts(key)
     if not all(names):
@@ -129,6 +141,7 @@ _READERS: dict[str, Callable[[Reader, str], Any]] = {
     **{axis: _axis(values) for axis, values in AXES.items()},
     "weights": _one_of("embedded", "beside"),
     "freeze": _sizes,
+    "shapes": _shapes,
     "externals": _names,
     "max_workspace": _workspace,
     "allow_licenses": _names,

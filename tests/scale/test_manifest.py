@@ -88,13 +88,14 @@ format = ["so", "a", "o", "tar", "mlf"]
 def test_what_is_said_last_holds(manifest_folder: Path) -> None:
     text = """
 [models]
-a = { path = "nets/mlp.onnx", freeze = { batch = 2, seq = 8 }, debug = true }
+a = { path = "nets/mlp.onnx", freeze = { batch = 2, seq = 8 }, debug = true, shapes.x = ["n", 3] }
 b = "nets/conv.onnx"
 [targets]
 x = { target = "llvm", freeze = { batch = 3 }, allow_licenses = ["MIT"] }
 y = "llvm"
 [defaults]
 freeze = { batch = 1 }
+shapes = { x = [], y = [0, "n"] }
 debug = false
 max_workspace = "256K"
 [[override]]
@@ -114,6 +115,8 @@ max_workspace = { sram = 1000 }
     assert options_by_row["x/b.so"].freeze == {"batch": 3} and options_by_row["y/b.so"].freeze == {
         "batch": 1
     }
+    assert options_by_row["x/a.so"].shapes == {"x": ["n", 3], "y": [0, "n"]}
+    assert options_by_row["x/b.so"].shapes == {"x": [], "y": [0, "n"]}
     assert options_by_row["x/a.so"].debug and not options_by_row["x/b.so"].debug
     assert (
         options_by_row["x/a.so"].allow_licenses == ("Apache-2.0",)
@@ -203,6 +206,11 @@ WRONG: list[tuple[str, str, str]] = [
     ("+defaults.freeze = { batch = true }", "defaults.freeze.batch", "expected int, got bool"),
     ("+defaults.freeze = { batch = 1.5 }", "defaults.freeze.batch", "expected int, got float"),
     ("+defaults.freeze = { batch = 10000000000000000000 }", "freeze.batch", "too large"),
+    ("+defaults.shapes = {}", "defaults.shapes", "expected shapes by input"),
+    ("+defaults.shapes = { x = 3 }", "defaults.shapes.x", "expected list, got int"),
+    ("+defaults.shapes = { x = [1.5] }", "defaults.shapes.x", "expected a list of numbers"),
+    ("+defaults.shapes = { x = [-1] }", "defaults.shapes.x", "expected sizes from 0"),
+    ('+defaults.shapes = { x = [""] }', "defaults.shapes.x", "expected sizes from 0"),
     ("+defaults.externals = [1]", "defaults.externals", "expected a list of text"),
     ('+defaults.externals = "cblas"', "defaults.externals", "expected list, got str"),
     ('+defaults.externals = [""]', "defaults.externals", "a name in it is empty"),

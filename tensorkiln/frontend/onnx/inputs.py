@@ -92,7 +92,7 @@ def input_type(v: ValueInfo, plain: set[str], dims: Dims) -> tuple[TensorType, F
             f"input {v.name!r} declares no shape",
             "nodes do not tell how many dimensions it has: "
             f"from_onnx(..., shapes={{{v.name!r}: ('n', 3)}}), "
-            f"or --shape {v.name}=n,3",
+            f"or --shape {v.name}=n,3, or shapes in a manifest",
         )
     shape = [_dim(d, f"{v.name}_d{i}", plain, dims) for i, d in enumerate(t.shape.dim)]
     return TensorType(tuple(shape), DType(dtype)), format
