@@ -669,6 +669,16 @@ SPECIAL: list[Row] = [
     ("lgamma", WIDE, Fixed(lambda: torch.tensor([0.0, -3, 1, 2, 1e-20, 1e20, -0.5, -1e30]))),
     *((op, ALL, t(3, 7), axis) for op in ("cummax", "cummin") for axis in (0, -1)),
     *((op, ALL, i(2, 1, 2, 2, 0, 3), 0) for op in ("cummax", "cummin")),
+    *(
+        (
+            op,
+            WIDE,
+            Fixed(lambda: torch.tensor([[1, math.nan, 3, math.nan], [7, 8, math.nan, 9]])),
+            d,
+        )
+        for op in ("cummax", "cummin")
+        for d in (0, 1)
+    ),
     ("cummax", WIDE, t(), 0),
     *(("logcumsumexp", WIDE, t(2, 3, 5), axis) for axis in (0, 1, -1)),
     ("logcumsumexp", WIDE, Fixed(lambda: torch.tensor([-math.inf, -math.inf, -700, 0, 700])), 0),

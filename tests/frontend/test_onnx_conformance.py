@@ -117,8 +117,8 @@ compiled, with what helps.
   equal, and which node needs what is a condition of the call (`kiln check --dims`). An extent of 0
   does not broadcast with 1 then, and `Squeeze` without axes needs symbolic extents other than 1.
   Refused is what decides how a kernel is made: symbolic kernels of `Conv` and weights of
-  `ConvTranspose` and `DeformConv`, matrices of `Det`, the length of `DFT`, numbers of channels in
-  groups and of heads of `Attention`, shapes of random numbers.
+  `ConvTranspose` and `DeformConv`, matrices of `Det`, the length of `DFT`, numbers of channels of
+  `InstanceNormalization` and of results of `Conv` in groups, shapes of random numbers.
 - **Control flow**: a branch or loop whose course is known at import is imported in its place, up to
   64 steps; others are [branches and loops](howto/control-flow.md#in-onnx-models) of host code,
   those of `RNN`, `GRU` and `LSTM` over long or symbolic sequences among them.

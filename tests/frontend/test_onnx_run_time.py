@@ -425,8 +425,8 @@ def test_bodies_deeper_than_the_stack_are_named() -> None:
         return None
 
     data = _nested_model(31).SerializeToString()
-    used = len(inspect.stack())
-    deeper(sys.getrecursionlimit() - used - 250)
+    stack_depth = len(inspect.stack())
+    deeper(sys.getrecursionlimit() - stack_depth - 250)
 
 
 def test_bodies_as_deep_as_files_nest() -> None:

@@ -419,6 +419,21 @@ def test_sizes_for_which_they_do_not_are_refused_by_the_call(h: int) -> None:
         run["main"](rand(1, 2, h, 3))
 
 
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_groups_are_of_whole_channels(channels: int) -> None:
+    inputs = [value("x", np.float32, [1, "c", 4]), value("s", np.float32, ["c"])]
+    node = helper.make_node("GroupNormalization", ["x", "s", "s"], ["y"], num_groups=2)
+    run = Executor(compile_module(from_onnx(model([node], inputs, ["y"], opset=21))), cpu())["main"]
+    x, s = np.random.default_rng(0).random((1, channels, 4), "f"), np.ones(channels, "f")
+    if channels % 2:
+        with pytest.raises(UserError, match="c is .*; expected .*c"):
+            run(x, s)
+        return
+    rows = x.reshape(2, -1) - x.reshape(2, -1).mean(1, keepdims=True)
+    expected = (rows / np.sqrt((rows**2).mean(1, keepdims=True) + 1e-5)).reshape(x.shape) + 1
+    np.testing.assert_allclose(run(x, s), expected, 1e-5, 1e-5)
+
+
 def test_names_that_nothing_connects_broadcast_or_are_equal() -> None:
     model_proto = model(
         [N("Add", ["x", "z"], ["y"])], [x("a"), value("z", np.float32, ["b"])], ["y"]

@@ -6,7 +6,7 @@ from tensorkiln.frontend.graph.broadcast import broadcast
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.issues import malformed
 from tensorkiln.frontend.graph.values import Val
-from tensorkiln.ir.expr import IntImm, int_value
+from tensorkiln.ir.expr import IntImm
 
 
 def layer_norm(
@@ -48,9 +48,11 @@ def _normalized_groups(g: Context, x: Val, groups: int, epsilon: float) -> Val:
     """`x` [N, C, ...] normalized to mean 0 and variance 1 over each of `groups` runs of C / groups
     neighbouring channels."""
     n, c = g.shape(x)[:2]
-    group_size = g.dims.divide(g.dims.product(g.shape(x)[1:]), IntImm(groups))
-    if group_size is None or (int_value(c) or 0) % groups:
+    channels = g.dims.divide(c, IntImm(groups))
+    if channels is None:
         raise malformed(f"{groups} groups do not divide the channels")
+    # Of symbolic channels, those of whole groups: the reshape then needs that there are no others.
+    group_size = g.dims.product((channels, *g.shape(x)[2:]))
     rows = g.reshape(x, (n, groups, group_size))
     scale = g.emit("full", shape=(group_size,), value=1.0, dtype=g.dtype(x))
     return g.reshape(g.emit("layer_norm", rows, scale, axis=-1, eps=epsilon), g.shape(x))

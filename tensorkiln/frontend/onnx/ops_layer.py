@@ -75,13 +75,14 @@ def layer_norm(
 def rms_norm(
     g: Context, x: Val, scale: Val, *, axis: Int = -1, epsilon: Float = 1e-5, stash_type: Int = 1
 ) -> Val:
-    """x / sqrt(mean(x^2) + eps) * scale"""
+    """x / sqrt(mean(x^2) + eps) * scale, of 16 bits in float32, where epsilon is not 0."""
     dimension = g.axis(axis, g.rank(x))
     x, scale = unidirectional(g, x, scale, "scale")
     axes = tuple(range(dimension, g.rank(x)))
-    square = g.emit("mean", g.emit("mul", x, x), axes=axes, keepdims=True)
-    factor = g.emit("rsqrt", g.emit("add", square, g.like(epsilon, x)))
-    return g.emit("mul", g.emit("mul", x, factor), scale)
+    wide = g.cast(x, "float32") if g.dtype(x) in HALF_TYPES else x
+    square = g.emit("mean", g.emit("mul", wide, wide), axes=axes, keepdims=True)
+    factor = g.emit("rsqrt", g.emit("add", square, g.like(epsilon, square)))
+    return g.emit("mul", g.cast(g.emit("mul", wide, factor), g.dtype(x)), scale)
 
 
 def instance_norm(g: Context, x: Val, scale: Val, bias: Val, *, epsilon: Float = 1e-5) -> Val:
@@ -125,12 +126,13 @@ def group_norm_18(
 
 
 def mean_variance_normalization(g: Context, x: Val, *, axes: Ints = (0, 2, 3)) -> Val:
-    """(x - mean(x)) / (standard deviation + 1e-9), over `axes`"""
+    """(x - mean(x)) / (standard deviation + 1e-9), over `axes`; of 16 bits in float32."""
     dimensions = g.axes(axes, g.rank(x))
-    difference = g.emit("sub", x, g.emit("mean", x, axes=dimensions, keepdims=True))
+    wide = g.cast(x, "float32") if g.dtype(x) in HALF_TYPES else x
+    difference = g.emit("sub", wide, g.emit("mean", wide, axes=dimensions, keepdims=True))
     variance = g.emit("mean", g.emit("mul", difference, difference), axes=dimensions, keepdims=True)
-    deviation = g.emit("add", g.emit("sqrt", variance), g.like(1e-9, x))
-    return g.emit("div", difference, deviation)
+    deviation = g.emit("add", g.emit("sqrt", variance), g.like(1e-9, wide))
+    return g.cast(g.emit("div", difference, deviation), g.dtype(x))
 
 
 def lp_normalization(g: Context, x: Val, *, axis: Int = -1, p: Int = 2) -> Val:

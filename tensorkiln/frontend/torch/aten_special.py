@@ -103,7 +103,8 @@ def _over_last(g: AtenContext, op: str, x: Val) -> Val:
 
 
 def cumulative_extreme(name: str) -> AtenImporter:
-    """The greatest ("max") or least element up to each one, and the last place where it is."""
+    """The greatest ("max") or least element up to each one, and the last place where it is. A NaN
+    counts as both."""
 
     def run(g: AtenContext, x: Val, axis: int) -> Sequence[Val]:
         if not g.rank(x):
@@ -121,6 +122,8 @@ def cumulative_extreme(name: str) -> AtenImporter:
             worst = np.iinfo(kind).min if name == "max" else np.iinfo(kind).max
         best = _over_last(g, name, g.emit("where", upto, wide, g.like(worst, wide)))
         is_best = g.emit("equal", wide, g.reshape(best, (*g.shape(best), 1)))
+        if kind.kind == "f":
+            is_best = g.emit("logical_or", is_best, g.emit("isnan", wide))
         places = g.iota(g.shape(best)[-1], 2, 1)
         mine = g.emit("where", g.emit("logical_and", upto, is_best), places, g.const(0, "int64"))
         return g.cast(back(best), dtype), back(_over_last(g, "max", mine))
