@@ -26,7 +26,7 @@ from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.origin import NO_ORIGIN, Origin
 from tensorkiln.base.version import VERSION
-from tensorkiln.codegen.c_text.names import c_name
+from tensorkiln.codegen.c_text.names import c_name, library_name
 from tensorkiln.codegen.host.call_plan import (
     graph_host_function,
     sizes_read,
@@ -158,7 +158,7 @@ def _metadata(
     kernels: tuple[KernelInfo, ...],
     artifacts: tuple[ArtifactInfo, ...],
 ) -> Metadata:
-    name = c_name(parts.module.name)
+    name = library_name(parts.module.name)
     prefix = parts.system_lib_prefix
     return Metadata(
         name,

@@ -20,7 +20,7 @@ from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import InternalError, UserError, require
 from tensorkiln.base.files import plain_path
 from tensorkiln.base.text import listed
-from tensorkiln.codegen.c_text.names import c_name
+from tensorkiln.codegen.c_text.names import library_name
 from tensorkiln.codegen.host.function import HostFunction, OuterCode
 from tensorkiln.ir.expr import CallExtern, int_value
 from tensorkiln.ir.module import IRModule
@@ -104,7 +104,7 @@ def export_model_library_format(
     from tensorkiln.mlf.export import write_library_format
 
     if isinstance(models, Executable):
-        chosen = models.name if models.is_named else c_name(plain_path(path).stem)
+        chosen = models.name if models.is_named else library_name(plain_path(path).stem)
         return write_library_format([models._compiled(chosen, bundle)], path)
     require(models, (Sequence, Mapping), "models")
     rows = [*models.items()] if isinstance(models, Mapping) else [("", e) for e in models]

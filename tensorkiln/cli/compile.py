@@ -123,7 +123,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """Compile, export, and print where the files are."""
     import tensorkiln as tk
-    from tensorkiln.codegen.c_text.names import c_name
+    from tensorkiln.codegen.c_text.names import library_name
     from tensorkiln.library.export import check_library_name
     from tensorkiln.link.headers import write_headers
 
@@ -149,7 +149,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     target = tk.Target(args.target or "native")
     progress.phase("read model")
     module = tk.frontend.from_onnx(model, freeze=freeze or None, shapes=shapes(args.shape))
-    name = c_name(output.stem) if args.name is None else args.name
+    name = library_name(output.stem) if args.name is None else args.name
     executable = tk.compile(
         module,
         target,

@@ -38,7 +38,7 @@ from tensorkiln.base.errors import TensorkilnError, UserError, nearest
 from tensorkiln.base.files import names_beside, plain_path, read_plain
 from tensorkiln.base.json_text import MAX_BYTES, parse_json
 from tensorkiln.base.schema import Reader
-from tensorkiln.codegen.c_text.names import c_name
+from tensorkiln.codegen.c_text.names import library_name
 from tensorkiln.kernels.records import records_of
 from tensorkiln.options import target_of, with_options
 from tensorkiln.scale.options import AXES, KEYS, SUFFIXES, Options, read_options
@@ -309,7 +309,7 @@ class _Reading:
         place: str,
     ) -> Row:
         records = self._records(settings.get("records") or (), place)
-        options = Options.of({"name": c_name(model.name), **settings, "records": records})
+        options = Options.of({"name": library_name(model.name), **settings, "records": records})
         try:
             precision, optimize = settings.get("precision"), settings.get("optimize")
             row_target = with_options(target, precision=precision, optimize=optimize)

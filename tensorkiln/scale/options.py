@@ -9,7 +9,7 @@ from typing import Any
 from tensorkiln.base.element_types import PRECISIONS
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.schema import MOST, Reader
-from tensorkiln.codegen.c_text.names import c_name
+from tensorkiln.codegen.c_text.names import library_name
 
 # By form of output: what its file ends in.
 SUFFIXES = {"so": ".so", "a": ".a", "o": ".o", "tar": ".tar", "mlf": ".mlf.tar"}
@@ -131,9 +131,9 @@ def _workspace(reader: Reader, key: str) -> object:
 
 def _name(reader: Reader, key: str) -> str:
     name = reader.get(key, str)
-    if name != c_name(name):
+    if name != library_name(name):
         message = f"{name!r} is no name in C"
-        raise _wrong(reader, message, key, f"did you mean {c_name(name)!r}?")
+        raise _wrong(reader, message, key, f"did you mean {library_name(name)!r}?")
     return name
 
 

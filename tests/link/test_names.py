@@ -6,6 +6,7 @@ import itertools
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,11 @@ def test_names_that_are_no_text(name: object) -> None:
     with pytest.raises(UserError, match="name is an? .*, expected a str") as caught:
         tk.compile(MODELS["one"], name=name)  # type: ignore[arg-type]
     assert caught.value.code == "wrong-type"
+
+
+@pytest.mark.parametrize("argument", ["name", "system_lib_prefix"])
+def test_a_library_is_not_called_as_the_runtime(argument: str, tmp_path: Path) -> None:
+    module = replace(MODELS["one"], name="kiln")
+    tk.compile(module).export_library(tmp_path / "net.so")  # named after the module and `_`
+    with pytest.raises(UserError, match="symbols of the runtime begin with it"):
+        tk.compile(module, **{argument: "kiln"})  # type: ignore[arg-type]

@@ -33,6 +33,13 @@ def c_name(text: str) -> str:
     return f"_{name}" if not name or name[0].isdigit() else name
 
 
+def library_name(text: str) -> str:
+    """`text` as a library's name, with which its C functions begin: not `kiln`, since those of the
+    runtime do."""
+    name = c_name(text)
+    return f"{name}_" if name == "kiln" else name
+
+
 def is_of_headers(name: str) -> bool:
     """Whether a header or the compiler may have made `name` a type or a macro, so that no parameter
     or variable of generated C may be called so: `int64_t`, `INT64_MAX`, `KILN_API`, `_Float16`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorkiln.base.errors import UserError
-from tensorkiln.codegen.c_text.names import c_name
+from tensorkiln.codegen.c_text.names import c_name, library_name
 from tensorkiln.codegen.c_text.text import quote
 
 FFI = "__tvm_ffi_"
@@ -13,14 +13,19 @@ FFI = "__tvm_ffi_"
 
 def check_prefix(prefix: object, subject: str = "system_lib_prefix") -> str:
     """Return `prefix` if symbols may begin with it; else raise UserError (code `bad-name`)."""
-    if isinstance(prefix, str) and prefix and c_name(prefix) == prefix:
-        return prefix
+    is_name = isinstance(prefix, str) and prefix != "" and c_name(prefix) == prefix
+    # The name that a prefix stands for has no underscore at its end.
+    name = str(prefix) if subject == "name" else str(prefix).rstrip("_") or "_"
+    if is_name and library_name(name) == name:
+        return str(prefix)
+    if is_name:
+        hint = "symbols of the runtime begin with it"
+    elif prefix and isinstance(prefix, str):
+        hint = f"did you mean {c_name(prefix)!r:.200}?"
+    else:
+        hint = "letters, digits, '_'"
     raise UserError(
-        f"{subject} {prefix!r:.200}: symbols cannot begin with it",
-        code="bad-name",
-        hint=f"did you mean {c_name(prefix)!r:.200}?"
-        if prefix and isinstance(prefix, str)
-        else "letters, digits, '_'",
+        f"{subject} {prefix!r:.200}: symbols cannot begin with it", code="bad-name", hint=hint
     )
 
 
