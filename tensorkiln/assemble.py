@@ -11,9 +11,9 @@ from functools import partial
 
 from tensorkiln.artifact import Artifact, ArtifactSet, TextContent
 from tensorkiln.artifact.dependency import DEPENDENCIES, dependencies_text
+from tensorkiln.artifact.manifest import ArtifactInfo
 from tensorkiln.artifact.metadata import (
     EXT_DEV,
-    ArtifactInfo,
     DeviceInfo,
     FunctionInfo,
     KernelInfo,

@@ -22,8 +22,8 @@ from tensorkiln.artifact.artifact import (
 )
 from tensorkiln.artifact.manifest import (
     MANIFEST,
+    ArtifactInfo,
     LoaderGroup,
-    ManifestRow,
     listed_artifacts,
     manifest_text,
     read_manifest,
@@ -172,7 +172,7 @@ class ArtifactSet:
             (temporary / MANIFEST).write_text(manifest_text(rows, self.imports), encoding="utf-8")
 
     @staticmethod
-    def _save_one(folder: Path, artifact: Artifact) -> ManifestRow:
+    def _save_one(folder: Path, artifact: Artifact) -> ArtifactInfo:
         file = folder / artifact.name
         file.parent.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256()
@@ -180,7 +180,7 @@ class ArtifactSet:
             for chunk in artifact.chunks():
                 digest.update(chunk)
                 stream.write(chunk)
-        return ManifestRow(*_names(artifact), artifact.size, digest.hexdigest())
+        return ArtifactInfo(*_names(artifact), artifact.size, digest.hexdigest())
 
     @classmethod
     def load(cls, folder: str | Path, *, edited: bool = False) -> ArtifactSet:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tensorkiln.artifact.artifact import Artifact, FileContent
 from tensorkiln.artifact.artifact_set import ArtifactSet
-from tensorkiln.artifact.dependency import DEPENDENCIES, dependencies_of, dependency_rows, rows_text
+from tensorkiln.artifact.dependency import DEPENDENCIES, dependencies_of, rows_text
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.files import plain_path
@@ -61,7 +61,7 @@ def with_sources(artifacts: ArtifactSet, sources: Sequence[BundledSource]) -> Ar
     """The artifacts of a compile and sources of what they need, from `bundled_sources`."""
     if not sources:
         return artifacts
-    rows = {str(row["short_name"]): row for row in dependency_rows(dependencies_of(artifacts))}
+    rows = {d.short_name: d.to_json() for d in dependencies_of(artifacts)}
     for source in sources:
         rows[source.short_name]["bundled"] = {"path": source.path, "sha256": source.sha256}
     text = rows_text(rows.values()).encode()

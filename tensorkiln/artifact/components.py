@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from tensorkiln.artifact.artifact import Artifact
 from tensorkiln.artifact.artifact_set import ArtifactSet
@@ -28,6 +28,7 @@ from tensorkiln.artifact.sections import METADATA
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.licenses import RUNTIME_LICENSE, UNSTATED
 from tensorkiln.base.origin import Use
+from tensorkiln.base.record import JsonRecord
 
 RUNTIME = "tensorkiln-runtime"
 _GLIBC_LICENSE = "LGPL-2.1-or-later"
@@ -53,7 +54,7 @@ _SHOWN = 6  # functions in `why`
 
 
 @dataclass(frozen=True, slots=True)
-class Component:
+class Component(JsonRecord):
     """A piece of software: `version` is empty if it is not known, `license` an expression of SPDX,
     `how` one of USES (base/origin.py), `why` what needs it, `files` names of libraries that must be
     there, or of the parts that are embedded, and `url` where to get it."""
@@ -65,10 +66,6 @@ class Component:
     why: str
     files: tuple[str, ...] = ()
     url: str = ""
-
-    def to_json(self) -> dict[str, object]:
-        """The fields as JSON values."""
-        return {**asdict(self), "files": list(self.files)}
 
 
 def components(metadata: Metadata, objects: Sequence[Binary] = ()) -> tuple[Component, ...]:

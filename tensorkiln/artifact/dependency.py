@@ -11,9 +11,8 @@ from pathlib import Path
 from tensorkiln.artifact.artifact_set import ArtifactSet
 from tensorkiln.base.dependency import FIELDS, ExternalDependency
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.json_text import parse_json
-from tensorkiln.base.licenses import UNSTATED
-from tensorkiln.base.schema import Reader
+from tensorkiln.base.record import plain
+from tensorkiln.base.schema import Reader, parsed_text
 
 DEPENDENCIES = "external_dependencies.json"
 # Linker arguments that an artifact set may hold. None of them writes a file, reads options from a
@@ -89,17 +88,10 @@ def merge_dependencies(
     return tuple(dependency for _, (_, dependency) in sorted(dependency_of_name.items()))
 
 
-def dependency_rows(dependencies: Iterable[ExternalDependency]) -> list[dict[str, object]]:
-    """The JSON of dependencies, one object for each: all of its fields, in their order."""
-    return [
-        {name: _plain(getattr(dependency, name)) for name in FIELDS} for dependency in dependencies
-    ]
-
-
 def dependencies_text(dependencies: Iterable[ExternalDependency]) -> str:
     """The rows as a JSON list, one dependency per line: artifact `host/external_dependencies.json`
     of what needs any."""
-    return rows_text(dependency_rows(dependencies))
+    return rows_text(map(plain, dependencies))
 
 
 def rows_text(rows: Iterable[Mapping[str, object]]) -> str:
@@ -113,28 +105,7 @@ def dependencies_of(artifacts: ArtifactSet) -> tuple[ExternalDependency, ...]:
     files = [a for a in artifacts.plain if a.codegen_id == "host" and a.file_name == DEPENDENCIES]
     if not files:
         return ()
-    try:
-        parsed = {"rows": parse_json(files[0].view, unique=True)}
-    except ValueError as error:
-        message = f"{files[0].name} is damaged: {error}"
-        raise UserError(message, code="bad-artifact") from None
-    return tuple(map(read_dependency, Reader(parsed, files[0].name, "bad-artifact").rows("rows")))
-
-
-def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def read_dependency(row: Reader) -> ExternalDependency:
-    """Inverse of one row of `dependency_rows`. Rows of the first version of metadata have the first
-    four fields only, as those of other compilers."""
-    return ExternalDependency(
-        row.get("short_name", str),
-        row.get("url", str),
-        row.get("url_type", str),
-        row.get("version_spec", str, ""),
-        row.get("license", str, UNSTATED),
-        row.get("sha256", str, ""),
-        row.texts("libraries", ()),
-        row.flag("build_time", False),
-    )
+    name = files[0].name
+    rows = {"rows": parsed_text(files[0].view, name, "bad-artifact")}
+    reader = Reader(rows, name, "bad-artifact")
+    return tuple(map(ExternalDependency.read, reader.rows("rows")))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tensorkiln.base.errors import UserError
-from tensorkiln.base.json_text import parse_json
-from tensorkiln.base.schema import Reader
+from tensorkiln.base.schema import Reader, parsed_text
 
 _CODE = "bad-metadata"
 
@@ -35,10 +33,7 @@ def device_functions_from(
 ) -> tuple[DeviceFunctionInfo, ...] | None:
     """The device functions that a JSON file lists under `functions`, by name; None if it has no
     such key, or lists functions in another form. Raises UserError (code `bad-metadata`)."""
-    try:
-        parsed = parse_json(data, unique=True)
-    except ValueError as error:
-        raise UserError(f"not valid JSON: {error}", code=_CODE, where=place) from None
+    parsed = parsed_text(data, place, _CODE)
     if not isinstance(parsed, dict) or not isinstance(parsed.get("functions"), dict):
         return None
     table = Reader(parsed, place, _CODE).table("functions")

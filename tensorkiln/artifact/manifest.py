@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import read_plain
 from tensorkiln.base.folders import Listed, listed_files
-from tensorkiln.base.json_text import MAX_BYTES, parse_json
-from tensorkiln.base.schema import Reader
+from tensorkiln.base.json_text import MAX_BYTES
+from tensorkiln.base.record import JsonRecord
+from tensorkiln.base.schema import Reader, parsed_text
 
 MANIFEST = "manifest.json"
 _VERSION = 2
@@ -36,8 +37,10 @@ Imports = tuple[tuple[LoaderGroup, LoaderGroup], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ManifestRow:
-    """An artifact as recorded in the manifest: names, size in bytes, SHA-256 (hex)."""
+class ArtifactInfo(JsonRecord):
+    """An artifact as a manifest, or the metadata of a library, records it: names, size in bytes,
+    SHA-256 (hex). Metadata has no hash of lazy contents such as weights, which are not read again
+    only to be hashed, nor of artifacts without a form as bytes."""
 
     codegen_id: str
     loader: str
@@ -52,21 +55,18 @@ class ManifestRow:
         return "/".join(p for p in (self.codegen_id, self.target_key, self.file_name) if p)
 
 
-def manifest_text(rows: Iterable[ManifestRow], imports: Imports) -> str:
+def manifest_text(rows: Iterable[ArtifactInfo], imports: Imports) -> str:
     """Return the manifest as JSON text. It ends with its own SHA-256, so that edits are noticed."""
-    plain = {"version": _VERSION, "artifacts": [asdict(row) for row in rows], "imports": imports}
+    plain = {"version": _VERSION, "artifacts": [row.to_json() for row in rows], "imports": imports}
     return json.dumps({**plain, "sha256": _hash(plain)}, indent=1) + "\n"
 
 
 def read_manifest(
     data: bytes | memoryview, place: str, *, edited: bool = False
-) -> tuple[list[ManifestRow], Imports]:
+) -> tuple[list[ArtifactInfo], Imports]:
     """Inverse of `manifest_text`. Raises UserError (code `bad-container`) for a malformed manifest
     and, unless `edited`, for one that does not match its hash."""
-    try:
-        parsed = parse_json(data, unique=True)
-    except ValueError as error:
-        raise UserError(f"not valid JSON: {error}", code=_BAD, where=place) from None
+    parsed = parsed_text(data, place, _BAD)
     version = parsed.get("version") if isinstance(parsed, dict) else None
     is_known = type(version) is int and version in (_FIRST, _VERSION)
     if not isinstance(parsed, dict) or not is_known:
@@ -78,7 +78,7 @@ def read_manifest(
         raise UserError("it was changed since it was saved", code=_BAD, where=place, hint=hint)
     reader = Reader(parsed, place, _BAD)
     reader.get("artifacts", list)
-    rows = [_row(row) for row in reader.rows("artifacts")]
+    rows = [ArtifactInfo.read(row) for row in reader.rows("artifacts")]
     return rows, _imports(reader.get("imports", list, []), place)
 
 
@@ -94,17 +94,6 @@ def listed_artifacts(folder: Path) -> Listed:
 
 def _hash(plain: object) -> str:
     return hashlib.sha256(json.dumps(plain).encode()).hexdigest()
-
-
-def _row(row: Reader) -> ManifestRow:
-    return ManifestRow(
-        row.get("codegen_id", str),
-        row.get("loader", str),
-        row.get("file_name", str),
-        row.get("target_key", str),
-        row.number("size"),
-        row.get("sha256", str),
-    )
 
 
 def _imports(pairs: Sequence[object], place: str) -> Imports:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.licenses import UNSTATED, checked_license
+from tensorkiln.base.record import JsonRecord
 
 URL_TYPES = ("path", "url", "git")
 _SHORT_NAME = re.compile(r"[A-Za-z0-9_][\w.+-]*\Z", re.ASCII)
@@ -15,7 +16,7 @@ _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,254}\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class ExternalDependency:
+class ExternalDependency(JsonRecord):
     """Something a library needs that is not part of it: `short_name` identifies it, `url` says
     where to fetch it.
 

@@ -60,19 +60,6 @@ class Issue:
     types: tuple[str, ...] = ()
     place: str = ""
 
-    def to_json(self) -> dict[str, object]:
-        """Return the fields as a dict, for `kiln check --json`."""
-        return {
-            "kind": self.kind,
-            "node": self.node,
-            "op": self.op,
-            "message": self.message,
-            "hint": self.hint,
-            "opset": self.opset,
-            "types": list(self.types),
-            "place": self.place,
-        }
-
 
 class UnsupportedError(TensorkilnError):
     """Valid input that is not implemented; lists all issues, not only the first."""

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from typing import TypeVar, cast
 
 from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.json_text import parse_json
 
 Dim = int | str
 _T = TypeVar("_T")
@@ -24,10 +25,23 @@ class Reader:
             raise self.wrong(f"expected an object, got {type(value).__name__}")
         self._value = cast("dict[str, object]", value)
 
-    def wrong(self, message: str, key: str = "") -> UserError:
+    @staticmethod
+    def of_text(data: bytes | memoryview, path: str, code: str) -> Reader:
+        """The object that a text is, whose names differ. UserError for any other text."""
+        return Reader(parsed_text(data, path, code), path, code)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._value
+
+    def wrong(self, message: str, key: str = "", hint: str = "") -> UserError:
         """Return the error for the value of `key`, or for the whole object without a key."""
         path = f"{self._path}.{key}" if key else self._path
-        return UserError(message, code=self._code, where=path)
+        return UserError(message, code=self._code, where=path, hint=hint)
+
+    def unknown(self, value: str, choices: Collection[str], key: str) -> UserError:
+        """Return the error for text that is not one of `choices`."""
+        message = f"{value!r:.200} is not one of {', '.join(choices)}"
+        return self.wrong(message, key, nearest(value, choices))
 
     def get(self, key: str, kind: type[_T], default: _T | None = None) -> _T:
         """Return the value of `key`, or `default` if it is missing (an error without a default).
@@ -86,9 +100,7 @@ class Reader:
         """Refuse an object that has another key than `keys`."""
         for name in self._value:
             if name not in keys:
-                hint = nearest(name, keys)
-                message = f"unknown key {name!r:.200}"
-                raise UserError(message, code=self._code, where=self._path, hint=hint)
+                raise self.wrong(f"unknown key {name!r:.200}", hint=nearest(name, keys))
 
     def require(self, key: str) -> None:
         """Refuse an object that lacks the key."""
@@ -152,3 +164,12 @@ class Reader:
             text.encode()
         except UnicodeEncodeError:
             raise self.wrong("the text holds an unpaired surrogate", key) from None
+
+
+def parsed_text(data: bytes | memoryview, path: str, code: str) -> object:
+    """The JSON of an untrusted text, in which no object has a name twice. UserError for any other
+    text."""
+    try:
+        return parse_json(data, unique=True)
+    except ValueError as error:
+        raise UserError(f"not valid JSON: {error}", code=code, where=path) from None

@@ -92,18 +92,18 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         "model": model,
         "target": target.to_json(),
         "ok": not issues,
-        "issues": [issue.to_json() for issue in issues],
+        "issues": issues,
         "absent": absent,
     }
     parts = [issue_table(str(model), issues)]
     parts += [f"checked without the weights in {name!r}, which is not there" for name in absent]
     if dims is not None:
-        report["dims"] = dims.to_json()
+        report["dims"] = dims
         parts.append(str(dims))
     elif args.dims:
         parts.append("dimensions are known only of what can be compiled")
     if args.external:
-        report["refused"] = [asdict(r) for r in refused]
+        report["refused"] = refused
         parts += [] if issues else [refusal_table(args.external, refused)]
     screen.answer(lambda: report, lambda: "\n".join(parts))
     return 1 if issues else 0
@@ -129,7 +129,7 @@ def _show_coverage(args: argparse.Namespace, screen: Screen) -> int:
         lambda: {
             **({} if model is None else {"model": model}),
             "onnx": version,
-            "operators": [row.to_json() for row in coverage],
+            "operators": coverage,
         },
         lambda: coverage_table(coverage, version),
     )

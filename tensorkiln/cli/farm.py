@@ -91,7 +91,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             "output": report.output,
             "ok": good,
             **counts(report.rows),
-            "rows": [row.to_json() for row in report.rows],
+            "rows": report.rows,
             "compiler": dict(report.compiler),
             "seconds": time.perf_counter() - started,
             "phases": dict(progress.phases),

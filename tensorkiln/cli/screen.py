@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import math
 import os
 import re
 import sys
@@ -18,6 +17,7 @@ from json import dumps as json_text
 from typing import Any, TextIO, cast
 
 from tensorkiln.base.errors import InternalError, TensorkilnError, UnsupportedError, UserError
+from tensorkiln.base.record import plain
 from tensorkiln.base.terminal import escaped, wants_colour, width_of, write_styled
 from tensorkiln.base.version import VERSION
 from tensorkiln.cli.fold import fold
@@ -105,14 +105,14 @@ class Screen:
         fields = ("code", "message", "where", "hint")
         document: dict[str, object] = {name: getattr(error, name) for name in fields}
         if isinstance(error, UnsupportedError):
-            document["issues"] = [issue.to_json() for issue in error.issues]
+            document["issues"] = error.issues
         self._document = {"error": document}
 
     def write_document(self) -> None:
         """Write the document, if JSON was asked for."""
         if self.json and self._document is not None:
             whole = {"command": self.command, "version": VERSION, **self._document}
-            print(json_text(self.named(_plain(whole)), indent=1, allow_nan=False))
+            print(json_text(self.named(plain(whole)), indent=1, allow_nan=False))
 
     def named(self, value: Any) -> Any:
         """`value`, or a copy of it in which files have the names by which people know them."""
@@ -161,18 +161,6 @@ class Screen:
         if not self.width:
             return text
         return fold(text, max(20, self.width), table=table)
-
-
-def _plain(value: Any) -> Any:
-    """`value` as JSON has it: infinities and NaN, for which it has no numbers, as `"inf"`, `"-inf"`
-    and `"nan"`; paths as text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return str(value) if isinstance(value, os.PathLike) else value
 
 
 def print_error(sentence: str, choice: str) -> None:

@@ -151,7 +151,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             "model": model,
             "records": args.records,
             "count": len(records),
-            "kernels": [row.to_json() for row in tuned.rows],
+            "kernels": tuned.rows,
             "others": [
                 {"name": k.name, "family": k.family, "share": k.share} for k in tuned.others
             ],

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tensorkiln.artifact import sections
 from tensorkiln.artifact.binary import Binary
 from tensorkiln.artifact.metadata import Metadata
 from tensorkiln.artifact.read_binary import read_binary
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.record import JsonRecord, json_key
 from tensorkiln.inspectors.objects import ObjectFunction, functions_of
 
 
@@ -22,7 +24,7 @@ class KernelSize:
 
 
 @dataclass(frozen=True, slots=True)
-class LibraryReport:
+class LibraryReport(JsonRecord):
     """An exported library: its file and sections (name, bytes), the libraries it needs, the symbols
     it exports, bytes of code and weights, and its metadata."""
 
@@ -32,26 +34,17 @@ class LibraryReport:
     sections: tuple[tuple[str, int], ...]
     needed: tuple[str, ...]
     exports: tuple[str, ...]
-    kernels: tuple[KernelSize, ...]
+    kernels: tuple[KernelSize, ...] = field(metadata=json_key("kernel_code"))
     kernel_code_bytes: int
     runtime_code_bytes: int
     weights_bytes: int
     metadata: Metadata
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
         """Plain values for `kiln inspect --json`."""
-        return {
-            "path": self.path,
-            "machine": self.machine,
-            "file_bytes": self.file_bytes,
+        return JsonRecord.to_json(self) | {
             "sections": dict(self.sections),
-            "needed": list(self.needed),
-            "exports": list(self.exports),
             "kernel_code": {kernel.symbol: kernel.code_bytes for kernel in self.kernels},
-            "kernel_code_bytes": self.kernel_code_bytes,
-            "runtime_code_bytes": self.runtime_code_bytes,
-            "weights_bytes": self.weights_bytes,
-            "metadata": self.metadata.to_json(),
         }
 
 

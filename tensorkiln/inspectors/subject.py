@@ -14,8 +14,8 @@ from pathlib import Path
 from tensorkiln.artifact import Artifact, ArtifactSet, FileContent, TextContent, sections
 from tensorkiln.artifact.artifact_set import in_place
 from tensorkiln.artifact.binary import Section
-from tensorkiln.artifact.manifest import MANIFEST, read_manifest
-from tensorkiln.artifact.metadata import ArtifactInfo, constants_text
+from tensorkiln.artifact.manifest import MANIFEST, ArtifactInfo, read_manifest
+from tensorkiln.artifact.metadata import constants_text
 from tensorkiln.artifact.mlf.load import (
     ARTIFACTS,
     is_model_library,

@@ -19,12 +19,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.record import Kind
+from tensorkiln.base.schema import Reader
 from tensorkiln.target import Target
 
 ATTRIBUTE = "knobs"
 Choices = Mapping[str, int]
+
+
+def _read(reader: Reader, key: str) -> tuple[tuple[str, int], ...]:
+    values = reader.child(key)
+    for name, _ in reader.items(key):
+        if not name.isidentifier():
+            raise reader.wrong(f"{name!r:.200} is not the name of a knob", key)
+    return tuple((name, values.get(name, int)) for name, _ in sorted(reader.items(key)))
+
+
+# (name, value) of knobs, by name; in JSON an object.
+NamedValues = Annotated[tuple[tuple[str, int], ...], Kind(_read)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,22 +10,23 @@ import hashlib
 import inspect
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Annotated, Any
 
 from tensorkiln.base.errors import UserError, require
 from tensorkiln.base.files import atomic_write, open_plain, plain_path
 from tensorkiln.base.json_text import MAX_BYTES, parse_json
+from tensorkiln.base.record import ClosedRecord, word
 from tensorkiln.base.schema import Reader
 from tensorkiln.base.sources import modules_digest
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.text.printer import nameless_text
 from tensorkiln.kernels.family import Family
-from tensorkiln.kernels.knobs import ATTRIBUTE, text_of
+from tensorkiln.kernels.knobs import ATTRIBUTE, NamedValues, text_of
 from tensorkiln.target import Target, target_of_kernels
 
 VERSION = 1
@@ -33,15 +34,13 @@ TIME = "ms"  # the unit of times; any other is a proxy, such as "instructions"
 
 _CODE = "bad-records"
 _HEADER = "kiln_records"
-_HASH = re.compile("[0-9a-f]{64}")
-_NAME = re.compile(r"[A-Za-z_]\w*")
+_HASH = word("[0-9a-f]{64}", "a SHA-256")
 # Fields of targets that no kernel's code depends on.
 _NOT_OF_CODE = frozenset({"tag", "base_tag", "target_key", "operators"})
-_UNIT = re.compile(r"[A-Za-z][\w/ ]{0,31}")
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Record(ClosedRecord):
     """One measurement of a kernel with chosen knobs.
 
     `workload` is the hash of the fused group, with layouts and without names, whose text is `text`
@@ -53,12 +52,12 @@ class Record:
     in words.
     """
 
-    workload: str
+    workload: Annotated[str, _HASH]
     target: str
-    family: str
-    schedule: str
-    knobs: tuple[tuple[str, int], ...]
-    unit: str
+    family: Annotated[str, word(r"[A-Za-z_]\w*", "the name of a kernel family")]
+    schedule: Annotated[str, _HASH]
+    knobs: NamedValues
+    unit: Annotated[str, word(r"[A-Za-z][\w/ ]{0,31}", "a unit")]
     least: float
     median: float
     untuned: float
@@ -94,41 +93,13 @@ class Record:
         measurement = (self.unit != TIME, part, self.least, self.median)
         return (*measurement, len(self.knobs), self.knobs, self.unit, self.machine, self.text)
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
         """Its values by name, in the order in which they are written."""
-        return {name: getattr(self, name) for name in _KEYS} | {"knobs": dict(sorted(self.knobs))}
-
-    @staticmethod
-    def from_json(value: object, place: str = "record") -> Record:
-        """The record of untrusted JSON. UserError (code `bad-records`) for anything but one."""
-        row = Reader(value, place, _CODE)
-        row.only(_KEYS)
-        knobs = row.child("knobs")
-        names = [name for name, _ in row.items("knobs")]
-        for name in names:
-            if not _NAME.fullmatch(name):
-                raise row.wrong(f"{name!r:.200} is not the name of a knob", "knobs")
-        row.require("knobs")
-        return Record(
-            row.word("workload", _HASH, "a SHA-256"),
-            row.get("target", str),
-            row.word("family", _NAME, "the name of a kernel family"),
-            row.word("schedule", _HASH, "a SHA-256"),
-            tuple((name, knobs.get(name, int)) for name in sorted(names)),
-            row.word("unit", _UNIT, "a unit"),
-            row.real("least"),
-            row.real("median"),
-            row.real("untuned"),
-            row.get("machine", str, ""),
-            row.get("text", str, ""),
-        )
+        return ClosedRecord.to_json(self) | {"knobs": dict(sorted(self.knobs))}
 
     def __str__(self) -> str:
         cost = f"{self.least:g} {self.unit}, untuned {self.untuned:g}"
         return f"{self.family} {text_of(self.choices) or 'untuned'}: {cost}"
-
-
-_KEYS = tuple(f.name for f in fields(Record))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -207,7 +178,7 @@ def _rows(lines: Iterable[bytes], path: str) -> Iterator[Record]:
         if number == 1:
             _check_header(parsed, place)
         else:
-            yield Record.from_json(parsed, place)
+            yield Record.read(Reader(parsed, place, _CODE))
     if not number:
         raise UserError("no file of records: it is empty", code=_CODE, where=path)
 

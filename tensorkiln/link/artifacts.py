@@ -12,8 +12,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from tensorkiln.artifact import Artifact, ArtifactSet, Content, InMemoryArtifact, LoaderGroup
 from tensorkiln.artifact.artifact import FileContent, content_size
@@ -22,7 +23,7 @@ from tensorkiln.artifact.metadata import ConstantInfo, constants_from
 from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.artifact.sections import ARTIFACTS, ARTIFACTS_HEAD
 from tensorkiln.base.errors import UnsupportedError, UserError
-from tensorkiln.base.json_text import parse_json
+from tensorkiln.base.record import OMITTED, JsonRecord, Kind, word, words
 from tensorkiln.base.schema import Reader
 from tensorkiln.link.data_section import DataSection
 from tensorkiln.link.isolate import ADDON
@@ -48,10 +49,6 @@ _VERSION = 1
 _BAD = "bad-artifact"
 # Legal values of a link plan. It is untrusted input, and its values become file names and options
 # of tools.
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
-_TRIPLE = re.compile(r"[A-Za-z0-9_.]{1,40}(-[A-Za-z0-9_.]{1,40}){1,5}")
-_EXPORT = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]{0,999}")
-_PREFIX = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,999})?")
 # Stems that a C source may not have: its object would overwrite an intermediate file of the link.
 _TAKEN = re.compile(r"kernel_\d+|runtime|merged|code|whole|weights|stub")
 
@@ -61,30 +58,35 @@ def is_embedded(group: LoaderGroup) -> bool:
     return group.loader not in NOT_EMBEDDED
 
 
+_EXPORTS = words(r"[A-Za-z_$][A-Za-z0-9_$]{0,999}", "a name of C")
+_Prefix = Annotated[str, word(r"([A-Za-z_][A-Za-z0-9_]{0,999})?", "the beginning of a name of C")]
+
+
+def _libraries(reader: Reader, key: str) -> tuple[str, ...]:
+    try:
+        return checked_libraries(reader.texts(key), key)
+    except UserError as error:
+        raise reader.wrong(error.message, key, error.hint) from None
+
+
 @dataclass(frozen=True, slots=True)
-class LinkPlan:
+class LinkPlan(JsonRecord):
     """What a link needs to know besides the files that are linked: artifact `host/link.json`."""
 
-    name: str
-    triple: str
-    exports: tuple[str, ...] = ()
-    libraries: tuple[str, ...] = ()
-    prefix: str = ""  # of the C entries; in a static library also of internal symbols
-    system_lib_prefix: str = ""
-    compact: bool = False  # weights begin at a page, not at a huge one
+    name: Annotated[str, word(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", "a name for a library")]
+    triple: Annotated[
+        str, word(r"[A-Za-z0-9_.]{1,40}(-[A-Za-z0-9_.]{1,40}){1,5}", "a target triple")
+    ]
+    exports: Annotated[tuple[str, ...], _EXPORTS] = ()
+    libraries: Annotated[tuple[str, ...], Kind(_libraries)] = ()
+    prefix: _Prefix = ""  # of the C entries; in a static library also of internal symbols
+    system_lib_prefix: _Prefix = ""
+    # Weights begin at a page, not at a huge one.
+    compact: bool = field(default=False, metadata=OMITTED)
 
     def to_bytes(self) -> bytes:
         """The content of `link.json`."""
-        plan = {
-            "version": _VERSION,
-            "name": self.name,
-            "triple": self.triple,
-            "exports": self.exports,
-            "libraries": self.libraries,
-            "prefix": self.prefix or self.name,
-            "system_lib_prefix": self.system_lib_prefix,
-            **({"compact": True} if self.compact else {}),
-        }
+        plan = {"version": _VERSION, **self.to_json(), "prefix": self.prefix or self.name}
         return (json.dumps(plan, indent=1) + "\n").encode()
 
     @classmethod
@@ -97,30 +99,11 @@ class LinkPlan:
                 f"expected one artifact {LINK_PLAN!r}, as of one compile; received {len(plans)}",
                 code="bad-artifact",
             )
-        try:
-            plan = Reader(parse_json(plans[0].view, unique=True), plans[0].name, _BAD)
-        except ValueError as error:
-            message = f"{plans[0].name} is damaged: {error}"
-            raise UserError(message, code=_BAD) from None
+        plan = Reader.of_text(plans[0].view, plans[0].name, _BAD)
         version = plan.get("version", int)
         if version != _VERSION:
             raise plan.wrong(f"version {version}, expected {_VERSION}", "version")
-        return cls(
-            plan.word("name", _NAME, "a name for a library"),
-            plan.word("triple", _TRIPLE, "a target triple"),
-            plan.words("exports", _EXPORT, "a name of C"),
-            _libraries(plan.texts("libraries"), plans[0].name),
-            plan.word("prefix", _PREFIX, "the beginning of a name of C"),
-            plan.word("system_lib_prefix", _PREFIX, "the beginning of a name of C"),
-            plan.flag("compact", False),
-        )
-
-
-def _libraries(names: Sequence[str], place: str) -> tuple[str, ...]:
-    try:
-        return checked_libraries(names, f"{place}.libraries")
-    except UserError as error:
-        raise UserError(error.message, code=_BAD, where=error.where, hint=error.hint) from None
+        return cls.read(plan)
 
 
 def link_artifacts(

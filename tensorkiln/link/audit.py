@@ -14,7 +14,7 @@ from tensorkiln.artifact.c_library import STUB_LIBRARIES
 from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.artifact.sections import METADATA, WEIGHTS_SYMBOL
 from tensorkiln.base.errors import InternalError, UserError, nearest
-from tensorkiln.base.json_text import parse_json
+from tensorkiln.base.schema import parsed_text
 
 # Symbols that linkers define themselves.
 _LINKERS = frozenset(("_GLOBAL_OFFSET_TABLE_", "_DYNAMIC", "__ehdr_start", "__dso_handle"))
@@ -123,10 +123,7 @@ def audit_weights(code: bytes | memoryview, size: int) -> None:
 
 def require_weights(metadata: bytes, size: int) -> None:
     """As `audit_weights`, given the metadata itself; UserError also if it is not valid JSON."""
-    try:
-        parsed = parse_json(metadata)
-    except ValueError as error:
-        raise UserError(f"the metadata is not valid JSON: {error}", code="bad-artifact") from None
+    parsed = parsed_text(metadata, "the metadata", "bad-artifact")
     expected = parsed.get("weights_bytes") if isinstance(parsed, dict) else None
     if expected != size:
         raise UserError(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+from tensorkiln.base.record import JsonRecord
 from tensorkiln.codegen.c_text.sizes import condition_text
 from tensorkiln.frontend import import_model
 from tensorkiln.ir.conditions import SizeCondition, conditions_of
@@ -44,7 +45,7 @@ class DimEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Dims:
+class Dims(JsonRecord):
     """What `explain_dims` returns: which dimensions are symbolic and why, and the nodes after which
     shapes are without them; `outputs` are the shapes of results, and `conditions` what sizes a call
     may have, each with the node that requires it. `branch_conditions` are those of nodes in
@@ -56,10 +57,6 @@ class Dims:
     outputs: tuple[tuple[str, ...], ...]
     conditions: tuple[str, ...] = ()
     branch_conditions: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, object]:
-        """The fields as plain values."""
-        return asdict(self)
 
     def __str__(self) -> str:
         """A line for each dimension, and for each node that ends one."""

@@ -17,11 +17,13 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
 from operator import attrgetter
+from typing import Any
 
+from tensorkiln.base.record import JsonRecord, json_key
 from tensorkiln.report.numbers import bytes_text, rate_text, time_text
 from tensorkiln.report.story import KernelRow, PassRow, Story
 from tensorkiln.report.svg import COLOURS, colours_css, memory_svg
@@ -167,7 +169,7 @@ def _memory(story: Story) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _Table(JsonRecord):
     """Rows for page.js. `columns`: pairs of a title and a kind of cells:
 
     text    a text; `names` is one that may be long
@@ -183,17 +185,11 @@ class _Table:
     row: str
     columns: Sequence[tuple[str, str]]
     rows: Sequence[Sequence[object]]
-    texts: Sequence[Sequence[Mapping[str, str]]] = ()
+    texts: Sequence[Sequence[Mapping[str, str]]] = field(default=(), metadata=json_key(hidden=True))
     opener: int = -1
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "row": self.row,
-            "columns": self.columns,
-            "rows": self.rows,
-            "opener": self.opener,
-            "opens": [bool(t) for t in self.texts],
-        }
+    def to_json(self) -> dict[str, Any]:
+        return JsonRecord.to_json(self) | {"opens": [bool(t) for t in self.texts]}
 
 
 def _tables(story: Story) -> dict[str, _Table]:

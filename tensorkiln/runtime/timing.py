@@ -21,12 +21,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from tensorkiln.base.errors import TensorkilnError, UserError
 from tensorkiln.base.files import atomic_write, open_plain, read_plain
 from tensorkiln.base.machine import architecture
 from tensorkiln.base.processes import python_command
+from tensorkiln.base.record import JsonRecord, one_of
 from tensorkiln.base.schema import Reader
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.runtime.load import load_module
@@ -44,14 +45,14 @@ MS = "ms"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(JsonRecord):
     """The outcome of measuring a candidate: its state, and what happened, in words. If the state is
     `ok`, `value` and `median` are the least and the median cost of a call, and `untuned` the least
     cost of the untuned kernel, measured in turn with it; all in `unit`. `ratio` compares the two
     kernels: the larger of value / untuned and the median ratio of neighbouring samples, since other
     load on the machine may distort either. `machine` is where it was measured."""
 
-    state: str
+    state: Annotated[str, one_of(STATES)]
     reason: str = ""
     value: float = math.nan
     median: float = math.nan
@@ -59,6 +60,14 @@ class Verdict:
     ratio: float = math.nan
     unit: str = MS
     machine: str = ""
+
+    _omits_defaults = True
+
+    def validate(self, reader: Reader) -> None:
+        """See `JsonRecord`."""
+        numbers = (self.value, self.median, self.untuned, self.ratio)
+        if self.state == OK and any(map(math.isnan, numbers)):
+            raise reader.wrong("a number is missing")
 
 
 def machine_name() -> str:
@@ -83,7 +92,7 @@ def time_kernel(trial: Trial, untuned: bytes, candidate: bytes) -> Verdict:
             ("candidate.so", candidate),
             ("want", trial.want),
             ("may", trial.may),
-            ("trial.json", trial.to_json()),
+            ("trial.json", json.dumps(trial.to_json())),
         ):
             atomic_write(folder / file, content)
         return _judged(folder, trial)
@@ -119,8 +128,9 @@ def _judged(folder: Path, trial: Trial) -> Verdict:
     if status != 0:
         return Verdict(ERROR, words.splitlines()[-1] if words else f"exit status {status}")
     try:
-        return _verdict(read_plain(folder / "verdict.json", 1 << 20).decode())
-    except (OSError, ValueError, UserError):
+        text = read_plain(folder / "verdict.json", 1 << 20)
+        return Verdict.read(Reader.of_text(text, "verdict", _CODE))
+    except (OSError, UserError):
         return Verdict(ERROR, f"{stage or 'its process'} ended without a verdict")
 
 
@@ -131,36 +141,22 @@ def _signal(number: int) -> str:
         return f"signal {number}"
 
 
-def _verdict(text: str) -> Verdict:
-    row = Reader(json.loads(text), "verdict", _CODE)
-    state = row.get("state", str)
-    if state not in STATES:
-        raise row.wrong(f"unknown state {state!r:.80}", "state")
-    reason, machine = row.get("reason", str), row.get("machine", str, "")
-    if state != OK:
-        return Verdict(state, reason)
-    value, median, untuned, ratio = (
-        row.real(key) for key in ("value", "median", "untuned", "ratio")
-    )
-    return Verdict(state, reason, value, median, untuned, ratio, MS, machine)
-
-
 def main() -> int:
     """The process: write `verdict.json` into the folder that is named. What it does at the moment
     stands in the last line of standard output."""
     folder = Path(sys.argv[1])
     trial = trial_of(
-        (folder / "trial.json").read_text(encoding="utf-8"),
+        (folder / "trial.json").read_bytes(),
         read_plain(folder / "want", 1 << 20),
         read_plain(folder / "may", 1 << 20),
     )
     try:
         verdict = _timed(folder, trial)
     except WrongResult as error:
-        verdict = {"state": WRONG, "reason": error.message}
+        verdict = Verdict(WRONG, error.message)
     except (TensorkilnError, MemoryError) as error:
-        verdict = {"state": ERROR, "reason": str(error)}
-    atomic_write(folder / "verdict.json", json.dumps(verdict))
+        verdict = Verdict(ERROR, str(error))
+    atomic_write(folder / "verdict.json", json.dumps(verdict.to_json()))
     return 0
 
 
@@ -168,7 +164,7 @@ def _say(stage: str) -> None:
     print(f"\n{stage}", end="", flush=True)
 
 
-def _timed(folder: Path, trial: Trial) -> dict[str, object]:
+def _timed(folder: Path, trial: Trial) -> Verdict:
     memory = Memory(trial)
     inputs = memory.walk()
     calls: list[Callable[[], object]] = []
@@ -201,15 +197,14 @@ def _timed(folder: Path, trial: Trial) -> dict[str, object]:
     memory.require_guards()
     trial.check(results[1], results[0])
     signal.alarm(0)
-    return {
-        "state": OK,
-        "reason": "",
-        "value": 1e3 * min(candidate),
-        "median": 1e3 * statistics.median(candidate),
-        "untuned": 1e3 * min(untuned),
-        "ratio": max(min(candidate) / min(untuned), statistics.median(pairs)),
-        "machine": machine_name(),
-    }
+    return Verdict(
+        OK,
+        value=1e3 * min(candidate),
+        median=1e3 * statistics.median(candidate),
+        untuned=1e3 * min(untuned),
+        ratio=max(min(candidate) / min(untuned), statistics.median(pairs)),
+        machine=machine_name(),
+    )
 
 
 def _call(

@@ -8,17 +8,17 @@ at these elements.
 
 from __future__ import annotations
 
-import json
 import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.record import JsonRecord, Kind, json_key
 from tensorkiln.base.schema import Reader
 from tensorkiln.runtime.tensor import aligned_empty, dtype_named
 
@@ -40,8 +40,18 @@ class WrongResult(UserError):
     code = "wrong-result"
 
 
+def _axes(reader: Reader, key: str) -> tuple[tuple[int, int, int, int], ...]:
+    axes = []
+    for axis in reader.get(key, list):
+        is_axis = isinstance(axis, list) and len(axis) == 4
+        if not is_axis or not all(type(n) is int and n >= 0 for n in axis):
+            raise reader.wrong("expected axes of four numbers", key)
+        axes.append((axis[0], axis[1], axis[2], axis[3]))
+    return tuple(axes)
+
+
 @dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(JsonRecord):
     """A tensor of a kernel, in the layout in which the kernel reads or writes it. `shape` is its
     logical shape. `axes` are the dimensions of the array in memory, outermost first, each
     (dimension, divisor, modulus, halo): its index is `(i + halo) // divisor % modulus`, where i is
@@ -50,7 +60,12 @@ class Operand:
 
     dtype: str
     shape: tuple[int, ...]
-    axes: tuple[tuple[int, int, int, int], ...]
+    axes: Annotated[tuple[tuple[int, int, int, int], ...], Kind(_axes)]
+
+    def validate(self, reader: Reader) -> None:
+        """See `JsonRecord`."""
+        if any(axis[0] >= len(self.shape) or axis[1] < 1 for axis in self.axes):
+            raise reader.wrong("an axis is of no dimension", "axes")
 
     @property
     def physical(self) -> tuple[int, ...]:
@@ -105,7 +120,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(JsonRecord):
     """The arguments of a kernel's call, and its expected result. `symbol` is the kernel's name in a
     library; `operands` are its tensors, the result last, `sizes` its symbolic dimensions. `want`
     has the expected elements at `places()` of the result and `may` their permitted absolute errors:
@@ -118,8 +133,8 @@ class Trial:
     symbol: str
     operands: tuple[Operand, ...]
     sizes: tuple[int, ...] = ()
-    want: bytes = b""
-    may: bytes = b""
+    want: bytes = field(default=b"", metadata=json_key(hidden=True))
+    may: bytes = field(default=b"", metadata=json_key(hidden=True))
     seed: int = 0
     positive: bool = False
     seconds: float = 0.2
@@ -164,63 +179,20 @@ class Trial:
             flat, reference = result.reshape(-1), second_result.reshape(-1).astype(np.float64)
             _require_near(flat, reference, tolerance, lambda k: np.unravel_index(k, result.shape))
 
-    def to_json(self) -> str:
-        """All fields except `want` and `may`."""
-        row = asdict(self)
-        del row["want"], row["may"]
-        return json.dumps(row)
+    def validate(self, reader: Reader) -> None:
+        """See `JsonRecord`."""
+        if any(i >= len(self.operands) - 1 for i in self.weights):
+            raise reader.wrong("expected places of operands", "weights")
 
 
-def trial_of(text: str, want: bytes, may: bytes) -> Trial:
-    """The inverse of `Trial.to_json`. Raises UserError (code `bad-trial`) for anything else."""
-    try:
-        row = Reader(json.loads(text), "trial", _CODE)
-    except ValueError:
-        raise UserError("it is not JSON", code=_CODE, where="trial") from None
-    operands = tuple(
-        Operand(o.get("dtype", str), _numbers(o, "shape"), _axes(o)) for o in row.rows("operands")
-    )
-    trial = Trial(
-        row.get("symbol", str),
-        operands,
-        _numbers(row, "sizes"),
-        want,
-        may,
-        row.number("seed"),
-        row.flag("positive"),
-        row.get("seconds", float),
-        row.get("limit", float),
-        row.number("threads"),
-        _numbers(row, "weights"),
-        row.number("network_bytes"),
-    )
-    if any(i >= len(operands) - 1 for i in trial.weights):
-        raise row.wrong("expected places of operands", "weights")
-    if not operands or len(want) != len(may) or len(want) != 8 * len(trial.places()):
-        raise row.wrong("its result is not known at its places")
+def trial_of(text: bytes, want: bytes, may: bytes) -> Trial:
+    """The trial that JSON describes, with its result. Raises UserError (code `bad-trial`) for
+    anything else."""
+    reader = Reader.of_text(text, "trial", _CODE)
+    trial = replace(Trial.read(reader), want=want, may=may)
+    if not trial.operands or len(want) != len(may) or len(want) != 8 * len(trial.places()):
+        raise reader.wrong("its result is not known at its places")
     return trial
-
-
-def _numbers(row: Reader, key: str) -> tuple[int, ...]:
-    numbers = row.get(key, list)
-    if not all(
-        isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 1 << 48 for n in numbers
-    ):
-        raise row.wrong("expected a list of sizes", key)
-    return tuple(numbers)
-
-
-def _axes(row: Reader) -> tuple[tuple[int, int, int, int], ...]:
-    rank = len(row.get("shape", list))
-    axes = []
-    for axis in row.get("axes", list):
-        is_axis = isinstance(axis, list) and len(axis) == 4
-        if not is_axis or not all(isinstance(n, int) and n >= 0 for n in axis):
-            raise row.wrong("expected axes of four numbers", "axes")
-        if axis[0] >= rank or axis[1] < 1:
-            raise row.wrong("an axis is of no dimension", "axes")
-        axes.append((axis[0], axis[1], axis[2], axis[3]))
-    return tuple(axes)
 
 
 def _drawn(rng: np.random.Generator, operand: Operand, positive: bool) -> Array:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from tensorkiln.base.element_types import PRECISIONS
-from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.record import JsonRecord, one_of
 from tensorkiln.base.schema import MOST, Reader
 from tensorkiln.codegen.c_text.names import library_name
 
@@ -23,7 +23,7 @@ AXES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(JsonRecord):
     """How one row is compiled, besides its target: arguments of `tk.compile` and of the export.
     `name` is the prefix of C names. All values are JSON values, so that a job can carry them."""
 
@@ -39,17 +39,13 @@ class Options:
     debug: bool = False
     records: str = ""  # measured choices of schedules, as the text of their file
 
+    _omits_defaults = True
+
     @staticmethod
     def of(settings: Mapping[str, Any]) -> Options:
         """The options in `settings`, without those that belong to the target."""
         names = {f.name for f in fields(Options)}
         return Options(**{k: v for k, v in settings.items() if k in names and v is not None})
-
-    def to_json(self) -> dict[str, object]:
-        """The name, and the options that differ from their defaults."""
-        plain = Options(self.name)
-        changes = {k: v for k, v in asdict(self).items() if v != getattr(plain, k)}
-        return {"name": self.name, **changes}
 
 
 def _axis(values: Sequence[str]) -> Callable[[Reader, str], tuple[str, ...]]:
@@ -58,24 +54,12 @@ def _axis(values: Sequence[str]) -> Callable[[Reader, str], tuple[str, ...]]:
         choices = (value,) if isinstance(value, str) else reader.texts(key)
         for choice in choices:
             if choice not in values:
-                message = f"{choice!r} is not one of {', '.join(values)}"
-                raise _wrong(reader, message, key, nearest(choice, values))
+                raise reader.unknown(choice, values, key)
         if not choices:
             raise reader.wrong("expected a value at least", key)
         if len(set(choices)) < len(choices):
             raise reader.wrong("a value stands there twice", key)
         return choices
-
-    return read
-
-
-def _one_of(*values: str) -> Callable[[Reader, str], str]:
-    def read(reader: Reader, key: str) -> str:
-        value = reader.get(key, str)
-        if value not in values:
-            message = f"{value!r} is not one of {', '.join(values)}"
-            raise _wrong(reader, message, key, nearest(value, values))
-        return value
 
     return read
 
@@ -132,14 +116,14 @@ def _workspace(reader: Reader, key: str) -> object:
 def _name(reader: Reader, key: str) -> str:
     name = reader.get(key, str)
     if name != library_name(name):
-        message = f"{name!r} is no name in C"
-        raise _wrong(reader, message, key, f"did you mean {library_name(name)!r}?")
+        hint = f"did you mean {library_name(name)!r}?"
+        raise reader.wrong(f"{name!r} is no name in C", key, hint)
     return name
 
 
 _READERS: dict[str, Callable[[Reader, str], Any]] = {
     **{axis: _axis(values) for axis, values in AXES.items()},
-    "weights": _one_of("embedded", "beside"),
+    "weights": one_of(("embedded", "beside")).read,
     "freeze": _sizes,
     "shapes": _shapes,
     "externals": _names,
@@ -162,8 +146,3 @@ def read_options(
     readers = _READERS | (_OF_MODELS if model else {})
     reader.only([*extra_keys, *readers])
     return {key: read(reader, key) for key, read in readers.items() if not reader.is_null(key)}
-
-
-def _wrong(reader: Reader, message: str, key: str, hint: str) -> UserError:
-    error = reader.wrong(message, key)
-    return UserError(error.message, code=error.code, where=error.where, hint=hint)

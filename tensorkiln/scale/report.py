@@ -7,10 +7,11 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.record import JsonRecord, json_key
 from tensorkiln.base.schema import Reader
 from tensorkiln.scale.jobs import Failure
 from tensorkiln.scale.manifest import Row
@@ -40,31 +41,37 @@ POLICIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Made(JsonRecord):
     """A row and its outcome. `key` is the hash of what it is made from, empty if the model could
     not be read. `seconds` is the time that its worker took, 0 if no worker was asked."""
 
     name: str
+    state: State
     model: str
     target_name: str
     target: Mapping[str, object]
     options: Mapping[str, object]
-    names: tuple[str, ...]
+    names: tuple[str, ...] = field(metadata=json_key(hidden=True))
     key: str = ""
-    state: State = State.WAITING
     files: tuple[File, ...] = ()
-    stamps: tuple[str, ...] = field(default=(), repr=False)
-    failure: Failure | None = None
+    stamps: tuple[str, ...] = field(default=(), repr=False, metadata=json_key(hidden=True))
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     tries: int = 0
+    failure: Failure | None = field(default=None, metadata=json_key("error"))
 
     @staticmethod
     def of(row: Row) -> Made:
         """The row before any work on it."""
-        options = row.options.to_json()
-        target = row.target.to_json()
-        return Made(row.name, row.model.name, row.target_name, target, options, row.names)
+        return Made(
+            row.name,
+            State.WAITING,
+            row.model.name,
+            row.target_name,
+            row.target.to_json(),
+            row.options.to_json(),
+            row.names,
+        )
 
     def keyed(self, key: str) -> Made:
         """A copy with the key."""
@@ -97,23 +104,9 @@ class Made:
         """The total size of its files."""
         return sum(file.bytes for file in self.files)
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
         """The row as JSON values."""
-        error = self.failure
-        return {
-            "name": self.name,
-            "state": self.state.value,
-            "model": self.model,
-            "target_name": self.target_name,
-            "target": dict(self.target),
-            "options": dict(self.options),
-            "key": self.key,
-            "files": [asdict(file) for file in self.files],
-            "notes": list(self.notes),
-            "seconds": round(self.seconds, 3),
-            "tries": self.tries,
-            "error": None if error is None else asdict(error),
-        }
+        return JsonRecord.to_json(self) | {"seconds": round(self.seconds, 3)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +172,10 @@ class FarmReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Former:
-    """What the former report says of a row that was built."""
+class Former(JsonRecord):
+    """What the former report says of a row."""
 
+    name: str
     key: str
     files: tuple[File, ...]
     stamps: tuple[str, ...]
@@ -210,12 +204,10 @@ def read_report(out: Storage) -> FormerReport:
             raise reader.wrong(f"version {version} of another Tensorkiln, expected {_VERSION}")
         rows, raw = {}, {}
         for row, value in zip(reader.rows("rows"), reader.get("rows", list), strict=True):
-            name = row.get("name", str)
-            raw[name] = value
-            files = tuple(File.read(file) for file in row.rows("files"))
-            stamps = row.texts("stamps")
-            if files and len(stamps) == len(files):
-                rows[name] = Former(row.get("key", str), files, stamps)
+            former = Former.read(row)
+            raw[former.name] = value
+            if former.files and len(former.stamps) == len(former.files):
+                rows[former.name] = former
         return FormerReport(rows, raw, frozenset(reader.texts("names")))
     except UserError as error:
         hint = "move or remove it, and what is beside it"

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from tensorkiln.base.cache import Cache, key_of
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_write, read_plain
 from tensorkiln.base.folders import file_hash
-from tensorkiln.base.json_text import MAX_BYTES, parse_json
+from tensorkiln.base.record import JsonRecord, plain, word
 from tensorkiln.base.schema import Reader
 from tensorkiln.scale.storage import Storage
 
@@ -30,11 +31,11 @@ _LOCAL_SHARE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class File(JsonRecord):
     """A built file: its name below the output, its hash (SHA-256, hex) and size."""
 
     name: str
-    sha256: str
+    sha256: Annotated[str, word("[0-9a-f]{64}", "64 hex digits")]
     bytes: int
 
     @staticmethod
@@ -42,15 +43,11 @@ class File:
         """The file of this name, whose content is at a path at the moment."""
         return File(name, file_hash(path), path.stat().st_size)
 
-    @staticmethod
-    def read(reader: Reader) -> File:
-        """Inverse of `asdict`, of untrusted JSON."""
-        name, digest = reader.get("name", str), reader.get("sha256", str)
-        if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
-            raise reader.wrong("expected 64 hex digits", "sha256")
+    def validate(self, reader: Reader) -> None:
+        """See `JsonRecord`."""
+        name = self.name
         if not name or name.startswith("/") or ".." in name.split("/") or "\0" in name:
             raise reader.wrong("expected a relative name", "name")
-        return File(name, digest, reader.number("bytes"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +110,7 @@ class Results:
     def keep(self, key: str, files: Sequence[File], paths: Mapping[str, Path]) -> None:
         """Store a result, whose contents are at `paths` by name. Its list of files is written last,
         so that all files of a listed result exist."""
-        text = json.dumps({"version": _VERSION, "files": [asdict(f) for f in files]}).encode()
+        text = json.dumps({"version": _VERSION, "files": plain(files)}).encode()
         for file in files:
             self._keep(_blob(file.sha256), paths[file.name])
         if self.local is not None:
@@ -172,11 +169,11 @@ def _blob_name(sha256: str) -> str:
 def _parsed(text: bytes) -> tuple[File, ...] | None:
     """The files in a list; None if it is damaged. A new result then replaces it."""
     try:
-        reader = Reader(parse_json(text, unique=True), "result", "bad-result")
-        if len(text) > MAX_BYTES or reader.get("version", int) != _VERSION:
+        reader = Reader.of_text(text, "result", "bad-result")
+        if reader.get("version", int) != _VERSION:
             return None
         return tuple(File.read(row) for row in reader.rows("files"))
-    except (ValueError, UserError):
+    except UserError:
         return None
 
 

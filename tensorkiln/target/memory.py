@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tensorkiln.base.config import byte_count
 from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.record import JsonRecord, json_key
 from tensorkiln.base.text import listed
 
 T = TypeVar("T", str, int)
@@ -23,7 +24,7 @@ _MOST = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryPool:
+class MemoryPool(JsonRecord):
     """A part of a machine's memory: `size` bytes, or None if that is not stated.
 
     Addresses in it are multiples of `align` bytes. Intermediate results lie in pools of kind `ram`,
@@ -31,14 +32,9 @@ class MemoryPool:
     """
 
     name: str
-    size: int | None
+    size: int | None = field(metadata=json_key(omitted=True, absent=None))
     align: int = 64
     kind: str = "ram"
-
-    def to_json(self) -> dict[str, object]:
-        """The fields as JSON values; without `size` if that is not stated."""
-        size = {} if self.size is None else {"size": self.size}
-        return {"name": self.name, **size, "align": self.align, "kind": self.kind}
 
 
 def read_pools(value: object, place: str, doc: str) -> tuple[MemoryPool, ...]:

@@ -21,7 +21,9 @@ from typing import Any, Self
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import cannot_write, plain_path, read_plain
 from tensorkiln.base.json_text import parse_json
+from tensorkiln.base.record import ClosedRecord
 from tensorkiln.base.schema import Reader
+from tensorkiln.kernels.knobs import NamedValues
 
 VERSION = 1
 _HEADER = "kiln_tuning"
@@ -40,14 +42,14 @@ HEADER = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(ClosedRecord):
     """One measured candidate: the workload's key, the values of the knobs that differ from the
     untuned ones, the number of the run (0: the search itself; further numbers are confirming
     measurements), and the outcome: see `runtime.timing.Verdict`. Unless the state is "ok", the
     numbers are absent and `ratio` is infinity. The ratio of the untuned kernel is 1."""
 
     workload: str
-    knobs: tuple[tuple[str, int], ...]
+    knobs: NamedValues
     run: int
     state: str
     reason: str = ""
@@ -59,40 +61,16 @@ class Entry:
     machine: str = ""
     library: str = ""
 
+    _omits_defaults = True
+
     @property
     def key(self) -> tuple[str, tuple[tuple[str, int], ...], int]:
         """What identifies the measurement: workload, knobs and run."""
         return self.workload, self.knobs, self.run
 
-    def to_json(self) -> dict[str, object]:
-        """The fields by name, without empty ones."""
-        row = {name: getattr(self, name) for name in self.__slots__}
-        row["knobs"] = dict(self.knobs)
-        return {k: v for k, v in row.items() if v not in ("", None, math.inf)}
-
-    @staticmethod
-    def of(row: Reader) -> Entry:
-        """The entry that untrusted JSON describes. UserError (code `bad-journal`) if it is
-        malformed."""
-        row.only(Entry.__slots__)
-        value, median, untuned = (
-            None if row.is_null(key) else row.real(key) for key in ("value", "median", "untuned")
-        )
-        knobs = row.child("knobs")
-        return Entry(
-            row.get("workload", str),
-            tuple((name, knobs.get(name, int)) for name, _ in sorted(row.items("knobs"))),
-            row.number("run"),
-            row.get("state", str),
-            row.get("reason", str, ""),
-            value,
-            median,
-            untuned,
-            math.inf if row.is_null("ratio") else row.real("ratio"),
-            row.get("unit", str, ""),
-            row.get("machine", str, ""),
-            row.get("library", str, ""),
-        )
+    def to_json(self) -> dict[str, Any]:
+        """The fields by name, without those that have their defaults."""
+        return ClosedRecord.to_json(self) | {"knobs": dict(self.knobs)}
 
 
 class Journal:
@@ -208,7 +186,7 @@ class Journal:
                 problem = "no journal of kiln tune" if number == 1 else "a damaged line"
                 raise UserError(problem, code=_CODE, where=place) from None
             if number > 1:
-                entry = Entry.of(row)
+                entry = Entry.read(row)
                 self._entries[entry.key] = entry
             else:
                 self._require_same(row, header, place)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tensorkiln.base.record import JsonRecord
 from tensorkiln.kernels.knobs import text_of
 from tensorkiln.kernels.records import Records
 from tensorkiln.runtime.timing import OK
@@ -27,7 +28,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Row(JsonRecord):
     """One workload: its kernel's name and family, the model's nodes that it computes, and its calls
     in a run. `untuned` and `best` are measurements in `unit`, and `ratio` is best / untuned.
     `knobs` is the best choice; it is empty, and the ratio 1, where nothing was better than the
@@ -47,14 +48,6 @@ class Row:
     choices: int
     failures: tuple[Failed, ...] = ()
     problem: str = ""
-
-    def to_json(self) -> dict[str, object]:
-        """All fields by name."""
-        row = {name: getattr(self, name) for name in self.__slots__}
-        row["failures"] = [
-            {"state": f.state, "knobs": dict(f.knobs), "reason": f.reason} for f in self.failures
-        ]
-        return {**row, "nodes": list(self.nodes), "knobs": dict(self.knobs)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from tensorkiln.base.record import JsonRecord, json_key
 from tensorkiln.verification.reference import Difference
 
 _MOST = 8  # names in a line
@@ -91,7 +91,7 @@ class NodeReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
+class Verification(JsonRecord):
     """Whether a compiled function computes what its model says.
 
     `ok` is the answer. `first` is the first node, in the model's order, that diverges beyond the
@@ -105,14 +105,16 @@ class Verification:
     target: str
     reference: str
     tolerance: str
-    outputs: tuple[OutputReport, ...]
     compared: int
+    outputs: tuple[OutputReport, ...]
     first: NodeReport | None = None
     worst: NodeReport | None = None
     notes: tuple[str, ...] = ()
     saved: str = ""
-    repeats: bool = field(default=False, repr=False)
-    files: Mapping[str, bytes | str | Path] = field(default_factory=dict, repr=False, compare=False)
+    repeats: bool = field(default=False, repr=False, metadata=json_key(hidden=True))
+    files: Mapping[str, bytes | str | Path] = field(
+        default_factory=dict, repr=False, compare=False, metadata=json_key(hidden=True)
+    )
 
     @property
     def exit_code(self) -> int:
@@ -144,18 +146,6 @@ class Verification:
             again = f"; python {self.saved}/repeat.py shows it again" if self.repeats else ""
             yield f"saved: {self.saved}{again}"
 
-    def to_json(self) -> dict[str, object]:
-        """The result as JSON values; numbers that are not finite are text."""
-        out = {
-            name: getattr(self, name)
-            for name in ("ok", "function", "target", "reference", "tolerance", "compared")
-        }
-        out["outputs"] = [_plain(asdict(o)) for o in self.outputs]
-        for name in ("first", "worst"):
-            node = getattr(self, name)
-            out[name] = None if node is None else _plain(asdict(node))
-        return {**out, "notes": list(self.notes), "saved": self.saved}
-
 
 def _to_do(first: NodeReport, is_saved: bool) -> Iterator[str]:
     """Advice on what to do next, depending on what is at fault."""
@@ -166,13 +156,3 @@ def _to_do(first: NodeReport, is_saved: bool) -> Iterator[str]:
         yield "  next         compare the node's attributes with what its importer makes of them"
     if not is_saved:
         yield "  next         output=folder (--output folder) writes a script that repeats it"
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return value

@@ -98,8 +98,8 @@ class Run:
             target_text(self.source),
             self.reference,
             rule.rule() if rule.is_given else text,
-            tuple(reports),
             0,
+            tuple(reports),
             notes=(
                 f"{self.f.name} has control flow: without debug only its outputs are compared",
                 *notes,

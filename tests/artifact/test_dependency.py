@@ -10,9 +10,7 @@ import pytest
 from tensorkiln.artifact.dependency import (
     checked_libraries,
     dependencies_text,
-    dependency_rows,
     merge_dependencies,
-    read_dependency,
 )
 from tensorkiln.base.dependency import FIELDS, ExternalDependency
 from tensorkiln.base.errors import UserError
@@ -85,8 +83,8 @@ def test_each_field_counts_and_is_kept(name: str) -> None:
     assert changed != BASE and len({changed, BASE}) == 2
     (row,) = json.loads(dependencies_text([changed]))
     assert tuple(row) == FIELDS
-    assert row == json.loads(json.dumps(dependency_rows([changed])))[0]
-    assert read_dependency(Reader(row, "here", "bad")) == changed
+    assert row == changed.to_json()
+    assert ExternalDependency.read(Reader(row, "here", "bad")) == changed
     if name == "short_name":
         assert merge_dependencies([("x", BASE), ("y", changed)]) == (BASE, changed)
         return
@@ -99,9 +97,9 @@ def test_each_field_counts_and_is_kept(name: str) -> None:
 
 def test_rows_of_the_first_version_have_four_fields() -> None:
     row = {"short_name": "a", "url": "u", "url_type": "url", "version_spec": ""}
-    assert read_dependency(Reader(row, "here", "bad")) == BASE
+    assert ExternalDependency.read(Reader(row, "here", "bad")) == BASE
     with pytest.raises(UserError, match="expected true or false, got int"):
-        read_dependency(Reader(row | {"build_time": 1}, "here", "bad"))
+        ExternalDependency.read(Reader(row | {"build_time": 1}, "here", "bad"))
 
 
 def test_duplicates_merge_and_names_are_sorted() -> None:

@@ -6,10 +6,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from tensorkiln.base.schema import Reader
+from tensorkiln.base.record import ClosedRecord, plain
 
 REPEATS = ("alone", "after others", "not tried", "no")
 MOST = 20  # tests and seeds that a finding names
@@ -17,7 +17,7 @@ WIDE = 160  # columns of the table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(ClosedRecord):
     """A test that failed, as plain data. `frames` are the last ones, innermost last, as
     `file:line in function`; `example` and `blob` are Hypothesis's; `command` runs it again, in the
     folder of a checkout; `repeats` says whether it did: see REPEATS."""
@@ -48,7 +48,7 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, for findings.json."""
-        return {"kind": self.shortest.kind, **asdict(self)}
+        return {"kind": self.shortest.kind, **plain(self)}
 
 
 def place(failure: Failure) -> str:
@@ -136,20 +136,3 @@ def table(findings: Sequence[Finding]) -> str:
         lines += [f"  {s.blob}"] if s.blob else []
         lines += [f"  repeats {s.repeats}: {s.command}" if s.command else "  no command repeats it"]
     return "\n".join(lines)
-
-
-def read_failure(reader: Reader) -> Failure:
-    """The failure of a file that a campaign wrote."""
-    reader.only(Failure.__slots__)
-    return Failure(
-        kind=reader.get("kind", str),
-        message=reader.get("message", str),
-        test=reader.get("test", str),
-        seed=reader.get("seed", int),
-        frames=reader.texts("frames"),
-        example=reader.get("example", str),
-        blob=reader.get("blob", str),
-        command=reader.get("command", str),
-        repeats=reader.get("repeats", str),
-        printed=reader.get("printed", str),
-    )

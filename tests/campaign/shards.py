@@ -7,13 +7,15 @@ import json
 import platform
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from tensorkiln.base.record import JsonRecord
 from tensorkiln.base.schema import Reader
 from tests.campaign.checkout import require_checkout
 from tests.campaign.child import Settings, command, run_tests
-from tests.campaign.findings import Failure, read_failure
+from tests.campaign.findings import Failure
 from tests.campaign.rows import row_command, run_rows
 
 VERSION = 1
@@ -47,11 +49,11 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(JsonRecord):
     """What a shard found: how many items had each outcome, and the failures. `seconds` is what it
     took on `machine`. `begun` is false for one that came after the campaign's time was over."""
 
-    counts: dict[str, int]
+    counts: Mapping[str, int]
     failures: tuple[Failure, ...]
     seconds: float = 0.0
     machine: str = ""
@@ -59,7 +61,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, for the file of a finished shard."""
-        return {"version": VERSION, **asdict(self)}
+        return {"version": VERSION, **JsonRecord.to_json(self)}
 
 
 def run_shard(shard: Shard, until: float) -> Report:
@@ -88,11 +90,4 @@ def read_report(value: object, place: str) -> Report:
     reader = Reader(value, place, DAMAGED)
     if reader.number("version") != VERSION:
         raise reader.wrong(f"expected {VERSION}", "version")
-    counts = reader.child("counts")
-    return Report(
-        counts={name: counts.number(name) for name, _ in reader.items("counts")},
-        failures=tuple(read_failure(row) for row in reader.rows("failures")),
-        seconds=float(reader.get("seconds", float)),
-        machine=reader.get("machine", str),
-        begun=reader.flag("begun"),
-    )
+    return Report.read(reader)

@@ -13,7 +13,7 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.artifact import Artifact, ArtifactSet, InMemoryArtifact
-from tensorkiln.artifact.dependency import DEPENDENCIES, dependency_rows
+from tensorkiln.artifact.dependency import DEPENDENCIES
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
 from tensorkiln.cli import main as kiln
@@ -90,7 +90,7 @@ _CALL: Callable[[], tk.Executable] = lambda: tk.compile(from_source(CALL))  # no
 def test_each_place_reaches_the_executable(make: Callable[[], tk.Executable]) -> None:
     executable = make()
     assert executable.external_dependencies == (ONE,)
-    assert json.loads(executable.artifacts[DEPENDENCIES].text()) == dependency_rows([ONE])
+    assert json.loads(executable.artifacts[DEPENDENCIES].text()) == [ONE.to_json()]
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -222,7 +222,7 @@ def test_a_library_says_what_it_needs(tmp_path: Path, capsys: Any) -> None:
     assert "dependency  one v1, MIT, git https://example.org/one.git" in output
     assert kiln(["inspect", str(path), "--json"]) == 0
     dependencies = json.loads(capsys.readouterr().out)["metadata"]["dependencies"]
-    assert dependencies == json.loads(json.dumps(dependency_rows([ONE])))
+    assert dependencies == [ONE.to_json()]
 
 
 def test_an_artifact_set_keeps_them(tmp_path: Path, capsys: Any) -> None:
@@ -232,7 +232,7 @@ def test_an_artifact_set_keeps_them(tmp_path: Path, capsys: Any) -> None:
         ONE,
     )
     assert kiln(["inspect", str(tmp_path / "set"), "--artifact", DEPENDENCIES]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(dependency_rows([ONE])))
+    assert json.loads(capsys.readouterr().out) == [ONE.to_json()]
 
 
 class Stream:

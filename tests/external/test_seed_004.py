@@ -15,7 +15,6 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.artifact import Artifact, InMemoryArtifact
-from tensorkiln.artifact.dependency import dependency_rows
 from tensorkiln.base.dependency import FIELDS, ExternalDependency
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.licenses import LicensePolicy
@@ -185,7 +184,7 @@ def test_the_executable_has_external_dependencies() -> None:
 
 
 def test_the_metadata_is_the_json_of_the_proposal_and_our_fields() -> None:
-    (row,) = json.loads(json.dumps(dependency_rows([CMSIS_NN])))
+    (row,) = [CMSIS_NN.to_json()]
     proposed = json.loads("""{
         "short_name": "cmsis-nn",
         "url": "http://github.com/...",
@@ -200,7 +199,7 @@ def test_the_metadata_is_the_json_of_the_proposal_and_our_fields() -> None:
 def test_a_library_surfaces_the_same_rows(tmp_path: Path) -> None:
     exe = tk.compile(one_relu(), externals=[takes_relu(dependencies=(CMSIS_NN,))])
     library = load_module(exe.export_library(tmp_path / "net.so"))
-    assert library.metadata["dependencies"] == json.loads(json.dumps(dependency_rows([CMSIS_NN])))
+    assert library.metadata["dependencies"] == [CMSIS_NN.to_json()]
 
 
 # -- reference-level: the pieces -------------------------------------------------------------------

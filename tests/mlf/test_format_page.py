@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tensorkiln.artifact.mlf import metadata
 from tensorkiln.artifact.mlf.metadata import LibraryMetadata, metadata_schema
-from tensorkiln.artifact.mlf.record import records_below
+from tensorkiln.base.record import keys_of, records_below
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/formats/mlf.md"
@@ -26,8 +26,8 @@ def tables() -> str:
         parts.append(f"### {NAMES.get(name, name)}\n\n{about}\n\n")
         parts.append("| key | what it says | from |\n|---|---|---|\n")
         parts += [
-            f"| `{key}` | {words['meaning']} | {words['origin'] or 'version 8'} |\n"
-            for key, _, words in record.described()
+            f"| `{f.name}` | {key.meaning} | {key.origin or 'version 8'} |\n"
+            for f, key in keys_of(record)
         ]
         parts.append("\n")
     return "".join(parts)
@@ -46,6 +46,6 @@ def test_the_schema(golden: Callable[[Path, str], None]) -> None:
 
 def test_every_key_is_described() -> None:
     for record in records_below(LibraryMetadata).values():
-        for key, _, words in record.described():
-            assert words["meaning"], (record, key)
-            assert not re.search(r"[.!]$", words["meaning"]), (record, key)
+        for f, key in keys_of(record):
+            assert key.meaning, (record, f.name)
+            assert not re.search(r"[.!]$", key.meaning), (record, f.name)

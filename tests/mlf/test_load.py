@@ -13,9 +13,9 @@ import pytest
 import tensorkiln as tk
 from tensorkiln.artifact.mlf.load import open_model_library
 from tensorkiln.artifact.mlf.metadata import LibraryMetadata
-from tensorkiln.artifact.mlf.record import Record
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UnsupportedError, UserError
+from tensorkiln.base.record import JsonRecord, keys_of
 from tensorkiln.cli import main
 from tensorkiln.external.example import C_REFERENCE
 from tensorkiln.kernels.case import rand
@@ -106,7 +106,7 @@ def test_earlier_versions_say_what_they_say(
                 ("tvmgen_add", (1, 10), 40)
             ] * 2
         named = "inputs" in str(row)
-        assert [t.name for f in model.functions for t in f.inputs] == (["x"] if named else [])
+        assert [name for f in model.functions for name in f.inputs] == (["x"] if named else [])
         assert (model.storages is not None) == ("sids" in row["memory"])
         assert [d.url_type for d in model.dependencies] == (
             ["path"] if "external_dependencies" in row else []
@@ -137,8 +137,8 @@ def test_every_record_survives_json(cnn: tk.Executable, tmp_path: Path) -> None:
     library = open_model_library(cnn.export_model_library_format(tmp_path / "m.tar"))
     assert isinstance(library.metadata, LibraryMetadata)
     for record in (library.metadata, library.model(), *library.model().functions.values()):
-        assert isinstance(record, Record)
-        assert [*record.to_json()] == [name for name, _, _ in record.described()]
+        assert isinstance(record, JsonRecord)
+        assert [*record.to_json()] == [f.name for f, _ in keys_of(type(record))]
 
 
 # -- kiln inspect -----------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 import tensorkiln as tk
-from tensorkiln.artifact.dependency import dependency_rows
 from tensorkiln.artifact.mlf.earlier import earlier_metadata
 from tensorkiln.artifact.mlf.load import open_model_library
 from tensorkiln.artifact.mlf.metadata import LibraryMetadata, parsed_metadata
@@ -193,7 +192,7 @@ def test_each_field_of_metadata(archive: Path, tmp_path: Path) -> None:
     data = members(archive)["metadata.json"]
     parsed = json.loads(data)
     dependency = ExternalDependency("a", "b", libraries=("liba.so",))
-    parsed["modules"]["net"]["external_dependencies"] = dependency_rows([dependency])
+    parsed["modules"]["net"]["external_dependencies"] = [dependency.to_json()]
     parsed["modules"]["net"]["bundled"] = {"a": {"path": "a", "sha256": "0" * 64}}
     parsed["licenses"] = [{"spdx": "MIT", "component": "c", "copyright": "", "paths": ["src"]}]
     LibraryMetadata.from_bytes(json.dumps(parsed).encode(), "m")

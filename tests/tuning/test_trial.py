@@ -139,7 +139,7 @@ def _raw(memory: Memory, i: int) -> Any:
 
 def test_as_text_and_back() -> None:
     t, _ = trial()
-    assert trial_of(t.to_json(), t.want, t.may) == t
+    assert trial_of(json.dumps(t.to_json()).encode(), t.want, t.may) == t
 
 
 @pytest.mark.parametrize(
@@ -160,9 +160,9 @@ def test_as_text_and_back() -> None:
 )
 def test_damaged_text_is_refused_by_name(key: str, value: object) -> None:
     t, _ = trial()
-    row = {**json.loads(t.to_json()), key: value}
+    row = {**t.to_json(), key: value}
     with pytest.raises(UserError) as caught:
-        trial_of(json.dumps(row), t.want, t.may)
+        trial_of(json.dumps(row).encode(), t.want, t.may)
     assert caught.value.code == "bad-trial" and "trial" in caught.value.where
     with pytest.raises(UserError):
-        trial_of("{", t.want, t.may)
+        trial_of(b"{", t.want, t.may)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -133,7 +134,7 @@ def test_weights_are_as_cold_as_in_a_run() -> None:
     library, symbol = library_of(w.text, w.target, w.family.op_class)
     options = {"seconds": 0.01, "weights": w.weights, "network_bytes": 5 * layer_bytes}
     trial = trial_for(w.text, symbol, {}, options)
-    assert trial_of(trial.to_json(), trial.want, trial.may) == trial
+    assert trial_of(json.dumps(trial.to_json()).encode(), trial.want, trial.may) == trial
     walk = Memory(trial).walk()
     assert len(walk) == 5 and all(inputs[0] is walk[0][0] for inputs in walk)
     for i in w.weights:
@@ -144,7 +145,7 @@ def test_weights_are_as_cold_as_in_a_run() -> None:
     verdict = time_kernel(trial, library, library)
     assert (verdict.state, verdict.reason) == ("ok", "")
     with pytest.raises(UserError, match="places of operands"):
-        trial_of(replace(trial, weights=(3,)).to_json(), trial.want, trial.may)
+        trial_of(json.dumps(replace(trial, weights=(3,)).to_json()).encode(), trial.want, trial.may)
 
 
 def test_equal_groups_are_one_workload() -> None:

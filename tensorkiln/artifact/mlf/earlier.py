@@ -10,10 +10,11 @@ of the first version may be missing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.record import JsonRecord, json_key
 from tensorkiln.base.schema import Dim, Reader
 
 EARLIER = (5, 6, 7)
@@ -21,36 +22,35 @@ _STYLES = ("full-model", "operator")
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierTensor:
-    """An input or output of `main`: its name, element type, and bytes."""
+class EarlierTensor(JsonRecord):
+    """An input or output of `main`: its element type, and bytes."""
 
-    name: str
     dtype: str
-    size_bytes: int
+    size_bytes: int = field(metadata=json_key("size"))
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierFunction:
-    """What a function needs on one device, in bytes."""
+class EarlierFunction(JsonRecord):
+    """What a function needs on one device, in bytes; inputs and outputs by name."""
 
-    name: str
     device: int
     workspace_size_bytes: int
     constants_size_bytes: int = 0
     io_size_bytes: int = 0
-    inputs: tuple[EarlierTensor, ...] = ()
-    outputs: tuple[EarlierTensor, ...] = ()
+    inputs: Mapping[str, EarlierTensor] = field(default_factory=dict)
+    outputs: Mapping[str, EarlierTensor] = field(default_factory=dict)
+    name: str = field(default="main", metadata=json_key(hidden=True))
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorBuffer:
+class OperatorBuffer(JsonRecord):
     """A parameter of an operator: what it is bound to, element type, shape, bytes."""
 
-    function: str
-    binding: str
     dtype: str
-    shape: tuple[Dim, ...]
     size_bytes: int
+    binding: str = field(default="", metadata=json_key("input_binding"))
+    shape: tuple[Dim, ...] = ()
+    function: str = field(default="", metadata=json_key(hidden=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,29 +123,11 @@ def _targets(row: Reader, version: int) -> tuple[str, ...]:
 
 
 def _functions(row: Reader) -> Iterator[EarlierFunction]:
-    for place in row.rows("main"):
-        yield EarlierFunction(
-            "main",
-            place.number("device"),
-            place.number("workspace_size_bytes"),
-            place.number("constants_size_bytes", 0),
-            place.number("io_size_bytes", 0),
-            _tensors(place, "inputs"),
-            _tensors(place, "outputs"),
-        )
+    yield from map(EarlierFunction.read, row.rows("main"))
     for function in row.rows("operator_functions"):
+        name = function.get("function_name", str)
         for place in function.rows("workspace"):
-            yield EarlierFunction(
-                function.get("function_name", str),
-                place.number("device"),
-                place.number("workspace_size_bytes"),
-            )
-
-
-def _tensors(row: Reader, key: str) -> tuple[EarlierTensor, ...]:
-    return tuple(
-        EarlierTensor(name, t.get("dtype", str), t.number("size")) for name, t in row.table(key)
-    )
+            yield replace(EarlierFunction.read(place), name=name)
 
 
 def _storages(memory: Reader) -> dict[int, int] | None:
@@ -158,14 +140,7 @@ def _buffers(row: Reader) -> Iterator[OperatorBuffer]:
     memory = row.child("memory")
     for function, _ in row.items("memory"):
         for buffer in memory.rows(function):
-            shape = buffer.dims("shape") or ()
-            yield OperatorBuffer(
-                function,
-                buffer.get("input_binding", str, ""),
-                buffer.get("dtype", str),
-                shape,
-                buffer.number("size_bytes"),
-            )
+            yield replace(OperatorBuffer.read(buffer), function=function)
 
 
 def _dependency(row: Reader) -> ExternalDependency:

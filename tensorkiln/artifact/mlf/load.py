@@ -15,7 +15,7 @@ from tensorkiln.artifact.artifact import (
 )
 from tensorkiln.artifact.artifact_set import ArtifactSet, in_place, read_once
 from tensorkiln.artifact.dependency import merge_dependencies
-from tensorkiln.artifact.manifest import MANIFEST, ManifestRow, read_manifest
+from tensorkiln.artifact.manifest import MANIFEST, ArtifactInfo, read_manifest
 from tensorkiln.artifact.mlf.archive import archive_files, metadata_member
 from tensorkiln.artifact.mlf.earlier import EARLIER, EarlierMetadata, earlier_metadata
 from tensorkiln.artifact.mlf.metadata import (
@@ -231,7 +231,7 @@ def load_model_library_format(path: str | Path, model: str | None = None) -> Art
 
 
 def _file_of(
-    library: ModelLibrary, model: Model, root: str, row: ManifestRow, label: str
+    library: ModelLibrary, model: Model, root: str, row: ArtifactInfo, label: str
 ) -> FileContent:
     """Where the bytes of an artifact lie. Raises UserError (code `bad-archive`)."""
     place = model.placed.get(row.name)

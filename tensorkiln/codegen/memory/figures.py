@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tensorkiln.base.record import JsonRecord, json_key
 from tensorkiln.base.schema import Dim
 
 # The name of the pool that stands for all memory of a target that states no pools.
@@ -74,14 +75,14 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionMemory:
+class FunctionMemory(JsonRecord):
     """What one function needs. `stack` bounds the local buffers of its kernels, see `MemoryReport`.
 
     `peak` and `largest`, the three largest values that are in use then, are None and empty for a
     function without intermediate results.
     """
 
-    name: str
+    name: str = field(metadata=json_key(hidden=True))
     pools: Mapping[str, PoolMemory]
     io: InputOutput
     stack: int | None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from html import escape
+from typing import Any
 
+from tensorkiln.base.record import JsonRecord
 from tensorkiln.codegen.memory.figures import FunctionMemory, PoolMemory, WeightMemory
 from tensorkiln.codegen.memory.table import (
     cause_rows,
@@ -20,7 +22,7 @@ from tensorkiln.codegen.memory.table import (
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryReport:
+class MemoryReport(JsonRecord):
     """What a compiled module needs, by function and pool.
 
     Functions of one executor share its storages, since they do not run at the same time: of
@@ -39,16 +41,11 @@ class MemoryReport:
     unplanned: tuple[str, ...] = ()
     weights: WeightMemory | None = None
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
         """The report as JSON values, in a fixed order."""
-        return {
-            "name": self.name,
-            "pools": {name: asdict(p) for name, p in self.pools.items()},
-            "stack": self.stack,
-            "unplanned": list(self.unplanned),
-            "weights": None if self.weights is None else _weights_json(self.weights),
-            "functions": {name: _function_json(f) for name, f in self.functions.items()},
-        }
+        row = JsonRecord.to_json(self)
+        functions = row.pop("functions")
+        return row | {"functions": functions}
 
     def __str__(self) -> str:
         """The weights, and a table for each function: pools, inputs and outputs, the peak and its
@@ -89,18 +86,3 @@ class MemoryReport:
         if self.unplanned:
             parts.append(f"<p>allocate as they run: {escape(', '.join(self.unplanned))}</p>")
         return "".join(parts)
-
-
-def _weights_json(w: WeightMemory) -> dict[str, object]:
-    causes = [{**asdict(c), "names": list(c.names)} for c in w.causes]
-    return {"bytes": w.bytes, "model_bytes": w.model_bytes, "causes": causes, "note": w.note}
-
-
-def _function_json(f: FunctionMemory) -> dict[str, object]:
-    return {
-        "pools": {name: asdict(p) for name, p in f.pools.items()},
-        "io": asdict(f.io),
-        "stack": f.stack,
-        "peak": None if f.peak is None else asdict(f.peak),
-        "largest": [{**asdict(t), "shape": list(t.shape)} for t in f.largest],
-    }

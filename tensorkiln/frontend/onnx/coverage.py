@@ -14,16 +14,17 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from tensorkiln.base.record import JsonRecord, json_key
 from tensorkiln.frontend.onnx.load import load
 from tensorkiln.frontend.onnx.proto import Graph, NodeProto, OpsetId
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(JsonRecord):
     """One element type of one type variable: of `cases` that ran with it, `passed` were right, and
     the others were refused."""
 
-    type: str
+    type: str = field(metadata=json_key(hidden=True))
     passed: int
     cases: int
 
@@ -32,13 +33,13 @@ class Cell:
         """`passed` if a case passed, `refused` if all were refused, `not run` if there is none."""
         return _result(self.passed, self.cases)
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
         """What `kiln check --table --json` says of the element type."""
-        return {"result": self.result, "passed": self.passed, "cases": self.cases}
+        return {"result": self.result, **JsonRecord.to_json(self)}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Row(JsonRecord):
     """A definition of an operator; `opset` is the first that has it. `types` has a cell for each
     element type that the definition allows for each of its type variables."""
 
@@ -47,7 +48,9 @@ class Row:
     opset: int
     passed: int = 0
     cases: int = 0
-    types: Mapping[str, Sequence[Cell]] = field(default_factory=dict)
+    types: Mapping[str, Sequence[Cell]] = field(
+        default_factory=dict, metadata=json_key(hidden=True)
+    )
 
     @property
     def result(self) -> str:
@@ -61,15 +64,8 @@ class Row:
 
     def to_json(self) -> dict[str, Any]:
         """The row for `kiln check --table --json`."""
-        return {
-            "domain": self.domain,
-            "operator": self.operator,
-            "opset": self.opset,
-            "passed": self.passed,
-            "cases": self.cases,
-            "result": self.result,
-            "types": {v: {c.type: c.to_json() for c in cells} for v, cells in self.types.items()},
-        }
+        types = {v: {c.type: c.to_json() for c in cells} for v, cells in self.types.items()}
+        return {**JsonRecord.to_json(self), "result": self.result, "types": types}
 
 
 def _result(passed: int, cases: int) -> str:

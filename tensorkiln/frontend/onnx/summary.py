@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tensorkiln.base.origin import ModelSource, sha256_of
+from tensorkiln.base.record import JsonRecord
 from tensorkiln.frontend.onnx.load import load
 from tensorkiln.frontend.onnx.proto import Graph, Model, NodeProto, TensorProto, ValueInfo
 from tensorkiln.frontend.onnx.tensors import DTYPES, NARROW_DTYPES, OTHER_DTYPES, numpy_dtype
@@ -27,7 +28,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSummary:
+class ModelSummary(JsonRecord):
     """A model's graph: `operators` counts nodes by operator, with the domain where that is not
     ONNX's, those of branches, loops and functions included; `weights` are the largest first.
     `files` are those that hold weights, and `absent` those of them that are not there."""
@@ -44,10 +45,6 @@ class ModelSummary:
     weights_bytes: int
     files: tuple[str, ...]
     absent: tuple[str, ...]
-
-    def to_json(self) -> dict[str, object]:
-        """The fields as plain values."""
-        return asdict(self)
 
 
 def summary_of(model: Any) -> ModelSummary:
