@@ -61,7 +61,7 @@ def _require(f: PrimFunc) -> None:
                 f"local buffer {s.buffer.name!r} has no constant size with strides >= 0",
                 code="stack",
                 where=f.name,
-                hint="split the loops around it by constants and `compact` it inside them",
+                hint="split the loops around it by constants, then compute_at its producer in them",
             )
         size = s.buffer.dtype.size(count)
         total, largest = total + size, max(largest, (size, s.buffer.name))
@@ -71,5 +71,5 @@ def _require(f: PrimFunc) -> None:
             f"{largest[1]!r}; there is room for {STACK_LIMIT:,}",
             code="stack",
             where=f.name,
-            hint="compute it in pieces: compute_at, cache_read(..., at=), compact",
+            hint="compute it in pieces: compute_at, cache_read(..., at=)",
         )

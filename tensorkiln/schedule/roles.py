@@ -8,12 +8,11 @@ kernels have none. Primitives pass roles on by these rules:
   parallel, bind, annotate, prefetch, pad_loop.
 - A copy of a loop has the role of its original: both loops of a partition, all parts of fission and
   split_even, the tail of a split, the loops that rfactor and decompose_reduction make. So have the
-  loops that compute_at and reverse_compute_at make, where a loop ran over the same variable of the
-  block.
+  loops that compute_at makes, where a loop ran over the same variable of the block.
 - Of the loops of a split, the outermost keeps the role, the others have `<role>.inner`, unless its
   argument `roles` says otherwise.
 - A fused loop has the role of the outermost of its loops that has one.
-- The loops of cache_read, cache_write, transform_layout, pad and instructions have none.
+- The loops of cache_read, transform_layout, pad and instructions have none.
 """
 
 from __future__ import annotations

@@ -6,10 +6,21 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import int_value
-from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.stmt import Block, PrimFunc
+from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.primitives import compose_reduction
+from tensorkiln.schedule.primitives.tensorize import wrapped
+from tensorkiln.schedule.tree.program import open_loop
 from tensorkiln.script import T
+
+
+def as_block(f: PrimFunc, loop: str) -> PrimFunc:
+    """`f` with one block, named after the first one in it, of a loop and everything in it."""
+    place, s = open_loop(f, loop, "as_block")
+    name = next(t.name for t in walk_stmt(s) if isinstance(t, Block))
+    return place.close(wrapped(place, s, f"{name}_o", Attrs()))
 
 
 @dataclass(frozen=True)

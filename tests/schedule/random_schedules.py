@@ -166,37 +166,28 @@ def plain(b: Block) -> bool:
     return isinstance(b.body, Store) and all(i.kind == "spatial" for i in b.iters)
 
 
-def _inline(writes: bool) -> Choose:
-    """A block that writes, or reads, an allocated buffer."""
-
-    def choose(rng: Random, f: PrimFunc) -> Arguments | None:
-        made = {b.name for b in allocated(f)}
-        found = [n for n in blocks(f) if made & set(accessed(f, n, writes)) and plain(block(f, n))]
-        name = rng.choice(found) if found and rng.random() < 0.9 else a_block(rng, f)
-        return None if name is None else ((name,), {})
-
-    return choose
+def _inline(rng: Random, f: PrimFunc) -> Arguments | None:
+    """A block that writes an allocated buffer."""
+    made = {b.name for b in allocated(f)}
+    found = [n for n in blocks(f) if made & set(accessed(f, n, True)) and plain(block(f, n))]
+    name = rng.choice(found) if found and rng.random() < 0.9 else a_block(rng, f)
+    return None if name is None else ((name,), {})
 
 
-def near_user(reverse: bool) -> Choose:
-    """A block that makes or reads an allocated buffer, and a loop of who is on the other side."""
-
-    def choose(rng: Random, f: PrimFunc) -> Arguments | None:
-        made = {b.name for b in allocated(f)} | ({b.name for b in f.buffers} if reverse else set())
-        pairs = [
-            (p, q)
-            for p in blocks(f)
-            for q in blocks(f)
-            if p != q and made & {*accessed(f, p, True)} & {*accessed(f, q, False)}
-        ]
-        if not pairs:
-            return None
-        maker, reader = rng.choice(pairs)
-        block, other = (reader, maker) if reverse else (maker, reader)
-        around = loops_of(f, other)
-        return ((block, rng.choice(around)), {}) if around else None
-
-    return choose
+def _near_reader(rng: Random, f: PrimFunc) -> Arguments | None:
+    """A block that makes an allocated buffer, and a loop of one that reads it."""
+    made = {b.name for b in allocated(f)}
+    pairs = [
+        (p, q)
+        for p in blocks(f)
+        for q in blocks(f)
+        if p != q and made & {*accessed(f, p, True)} & {*accessed(f, q, False)}
+    ]
+    if not pairs:
+        return None
+    maker, reader = rng.choice(pairs)
+    around = loops_of(f, reader)
+    return ((maker, rng.choice(around)), {}) if around else None
 
 
 def _started(rng: Random, f: PrimFunc) -> Arguments | None:
@@ -209,18 +200,14 @@ def _started(rng: Random, f: PrimFunc) -> Arguments | None:
     return ((name, rng.choice(around)), {}) if around else None
 
 
-def cached(writes: bool) -> Choose:
-    """cache_read or cache_write of a buffer the block uses."""
-
-    def choose(rng: Random, f: PrimFunc) -> Arguments | None:
-        name = a_block(rng, f)
-        if name is None:
-            return None
-        names = accessed(f, name, writes) or ["nothing"]
-        at = rng.choice((*loops_of(f, name), None))
-        return (name, rng.choice(names), "local"), {"at": at}
-
-    return choose
+def _cached(rng: Random, f: PrimFunc) -> Arguments | None:
+    """A buffer that a block reads."""
+    name = a_block(rng, f)
+    if name is None:
+        return None
+    names = accessed(f, name, False) or ["nothing"]
+    at = rng.choice((*loops_of(f, name), None))
+    return (name, rng.choice(names), "local"), {"at": at}
 
 
 def allocated(f: PrimFunc) -> list[Buffer]:
@@ -313,15 +300,10 @@ ACTIONS: list[tuple[str, Choose]] = [
     ("prefetch", _prefetch),
     ("prefetch_next", _prefetch_next),
     ("fission", on_loop()),
-    ("compute_at", near_user(False)),
-    ("compute_at", near_user(False)),
-    ("reverse_compute_at", near_user(True)),
-    ("reverse_compute_at", near_user(True)),
-    ("compute_inline", _inline(True)),
-    ("reverse_compute_inline", _inline(False)),
-    ("cache_read", cached(False)),
-    ("cache_write", cached(True)),
-    ("compact", on_buffer()),
+    ("compute_at", _near_reader),
+    ("compute_at", _near_reader),
+    ("compute_inline", _inline),
+    ("cache_read", _cached),
     ("set_scope", on_buffer(lambda rng, b: rng.choice(("local", "global")))),
     ("storage_align", on_buffer(lambda rng, b: 0, lambda rng, b: 8, lambda rng, b: 1)),
     ("transform_layout", _transform),
@@ -330,7 +312,6 @@ ACTIONS: list[tuple[str, Choose]] = [
     ("decompose_reduction", _started),
     ("compose_reduction", _compose),
     ("rfactor", _rfactor),
-    ("blockize", on_loop()),
     ("tensorize", _tensorize),
     ("tensorize", _tensorize),
 ]

@@ -17,10 +17,7 @@ from tensorkiln.ir.verify import verify
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.primitives import (
     Schedule,
-    blockize,
     cache_read,
-    cache_write,
-    compact,
     compose_reduction,
     compute_at,
     compute_inline,
@@ -29,8 +26,6 @@ from tensorkiln.schedule.primitives import (
     pad_loop,
     reorder,
     replay,
-    reverse_compute_at,
-    reverse_compute_inline,
     rfactor,
     set_scope,
     split,
@@ -115,23 +110,6 @@ def test_compute_at_of_a_sum() -> None:
     same(c.matmul_relu, f)
 
 
-def test_reverse_compute_at() -> None:
-    f = split(twice, "i", 16)
-    g = reverse_compute_at(f, "B", "i_0")
-    becomes(
-        g,
-        """
-        for i_0 in T.serial(4):
-            t = T.alloc_buffer((16,), "float32")
-            for i_1_1 in T.serial(16):
-                t[i_1_1] = A[i_0 * 16 + i_1_1] * T.float32(2.0)
-            for i_1_2 in T.serial(16):
-                B[i_0 * 16 + i_1_2] = t[i_1_2] + T.float32(1.0)
-    """,
-    )
-    same(twice, g)
-
-
 def test_inlining() -> None:
     text = """
         for {} in T.serial(64):
@@ -140,9 +118,6 @@ def test_inlining() -> None:
     f = compute_inline(twice, "t")
     becomes(f, text.format(*["i_1"] * 3))
     same(twice, f)
-    g = reverse_compute_inline(twice, "B")
-    becomes(g, text.format(*["i"] * 3))
-    same(twice, g)
     same(c.three_stages, compute_inline(compute_inline(c.three_stages, "t"), "s"))
     same(c.blur_twice, compute_inline(c.blur_twice, "t"))
 
@@ -157,24 +132,6 @@ def test_cache_read() -> None:
     same(c.matmul_symbolic, cache_read(c.matmul_symbolic, "C_1", "B"), m=5, q=3)
 
 
-def test_cache_write_copies_in_only_what_is_needed() -> None:
-    f = cache_write(c.matmul_apart, "C_1", "C", at="j_1")
-    names = Schedule(f).blocks()
-    assert "C_local_load" in names and "C_local_store" in names
-    same(c.matmul_apart, f)
-    g = compose_reduction(c.matmul_apart, "C", "C_1")
-    g = cache_write(g, "C_1", "C", at="j_1")
-    assert Schedule(g).blocks() == ("C_1", "C_local_store")
-    same(c.matmul_apart, g)
-
-
-def test_compact() -> None:
-    f = split(twice, "i", 16)
-    g = reverse_compute_at(f, "B", "i_0")
-    wide = cache_read(g, "B", "t", at="i_0")
-    same(twice, compact(wide, "t_local"))
-
-
 def test_layouts() -> None:
     f = cache_read(c.matmul, "C_1", "B")
     g = transform_layout(f, "B_local", "k, j -> j // 4, k, j % 4")
@@ -186,7 +143,7 @@ def test_layouts() -> None:
     p = transform_layout(c.transpose, "A", "i, j -> j, i", params=True)
     assert 'A: T.Buffer((8, 6), "float32")' in p.script()
     same(c.matmul, set_scope(storage_align(f, "B_local", 0, 8, 1), "B_local", "global"))
-    inside = blockize(cache_read(c.matmul, "C_1", "A", at="k"), "i")
+    inside = c.as_block(cache_read(c.matmul, "C_1", "A", at="k"), "i")
     moved = transform_layout(inside, "A_local", "i, j -> j, i")
     (outer,) = [b for b in walk_stmt(moved.body) if isinstance(b, Block) and b.name == "C_o"]
     assert [r.buffer.name for r in outer.reads] == ["A", "C", "B"]
@@ -204,12 +161,23 @@ def test_padding() -> None:
     same(c.matvec, g)
 
 
+@T.prim_func
+def smooth_apart(A: T.Buffer((14,)), C: T.Buffer((12,))) -> None:
+    a = T.alloc_buffer((14,), "float32", scope="local")
+    t = T.alloc_buffer((12,), "float32", scope="local")
+    for i in range(14):
+        a[i] = A[i]
+    for i in range(12):
+        t[i] = a[i] + a[i + 1] + a[i + 2]
+    for i in range(12):
+        C[i] = t[i]
+
+
 def test_padded_loops_need_no_condition_where_memory_is_there() -> None:
-    f = cache_write(cache_read(c.smooth, "C", "A"), "C", "C")
-    f = pad(pad(f, "A_local", (18,)), "C_local", (16,))
-    f = pad_loop(f, "i", 16)
+    f = pad(pad(smooth_apart, "a", (18,)), "t", (16,))
+    f = pad_loop(f, "i_1", 16)
     assert "if" not in f.script()
-    same(c.smooth, f)
+    same(smooth_apart, f)
 
 
 def test_a_padded_loop_may_read_on_where_elements_exist() -> None:
@@ -338,12 +306,11 @@ def test_a_long_sum_in_pieces() -> None:
     s.compose_reduction("C", "C_1")
     piece = s.split("k", 4).outer
     s.rfactor("C_1", piece)
-    outer, pieces = s.loops_of("C_1")
-    s.cache_write("C_1", "C", "local", at=outer)
+    _, pieces = s.loops_of("C_1")
     s.compute_at("C_1_rf", pieces)
     s.set_scope("C_rf", "register")
     made = dict(_buffers(s.func))
-    assert made == {"C_local": ("local", (1,)), "C_rf": ("register", (1, 1))}
+    assert made == {"C_rf": ("register", (1, 1))}
     same(sums, s.func)
     assert replay(str(s.trace), sums).script() == s.func.script()
 
@@ -353,11 +320,8 @@ def _buffers(f: PrimFunc) -> list[tuple[str, tuple[str, tuple[int, ...]]]]:
     return [(b.name, (b.scope, tuple(int_value(d) or 0 for d in b.shape))) for b in found]
 
 
-def test_blockize_and_tensorize() -> None:
+def test_tensorize() -> None:
     f = reorder(c.rows_times, "k", "i_1")
-    g = blockize(f, "j_1")
-    assert Schedule(g).parent("j_1") == "C_1_o"
-    same(c.rows_times, g)
     h = tensorize(f, "j_1", "fma_8")
     assert "T.fma(T.Broadcast(A[" in h.script()
     same(c.rows_times, h)
@@ -375,7 +339,6 @@ def test_maps_of_indices_are_text_in_traces() -> None:
 STEPS: list[Callable[[PrimFunc], PrimFunc]] = [
     lambda f: cache_read(f, "C_1", "A", at="i"),
     lambda f: cache_read(f, "C_1", "B", at="j"),
-    lambda f: cache_write(f, "C_1", "C", at="i"),
     lambda f: rfactor(split(f, "k", (None, 5)), "C_1", "k_1"),
     lambda f: decompose_reduction(compose_reduction(f, "C", "C_1"), "C_1", "j"),
 ]

@@ -131,7 +131,7 @@ def test_two_thousand_random_schedules(part: int) -> None:
 
 def test_every_primitive_takes_part() -> None:
     known = {*(name for name, _ in ACTIONS), *DEVICE_ONLY}
-    assert known == set(PRIMITIVES) - {"peel"}  # partition's other name
+    assert known == set(PRIMITIVES)
 
 
 @pytest.mark.slow

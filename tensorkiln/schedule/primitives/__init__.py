@@ -7,22 +7,20 @@ dependences are kept. A new primitive is a row of `table.py`, and of the tables 
 in the tests.
 """
 
-from tensorkiln.schedule.primitives.caches import cache_read, cache_write
-from tensorkiln.schedule.primitives.compact import compact
-from tensorkiln.schedule.primitives.compute_at import compute_at, reverse_compute_at
+from tensorkiln.schedule.primitives.caches import cache_read
+from tensorkiln.schedule.primitives.compute_at import compute_at
 from tensorkiln.schedule.primitives.cooperative import cooperative
 from tensorkiln.schedule.primitives.distribute import fission
-from tensorkiln.schedule.primitives.inline import compute_inline, reverse_compute_inline
+from tensorkiln.schedule.primitives.inline import compute_inline
 from tensorkiln.schedule.primitives.instruction import Instruction
 from tensorkiln.schedule.primitives.layout import pad, set_scope, storage_align, transform_layout
-from tensorkiln.schedule.primitives.loops import partition, peel, split, split_even
+from tensorkiln.schedule.primitives.loops import partition, split, split_even
 from tensorkiln.schedule.primitives.marks import annotate, bind, parallel, unroll, vectorize
 from tensorkiln.schedule.primitives.nests import fuse, reorder, tile
 from tensorkiln.schedule.primitives.pad_loop import pad_loop
 from tensorkiln.schedule.primitives.pipeline import pipeline
 from tensorkiln.schedule.primitives.prefetch import prefetch, prefetch_next
 from tensorkiln.schedule.primitives.results import (
-    CacheWrite,
     Cooperative,
     Fission,
     Nest,
@@ -34,9 +32,8 @@ from tensorkiln.schedule.primitives.results import (
 )
 from tensorkiln.schedule.primitives.rfactor import rfactor
 from tensorkiln.schedule.primitives.sums import compose_reduction, decompose_reduction
-from tensorkiln.schedule.primitives.swizzle import swizzle
 from tensorkiln.schedule.primitives.table import PRIMITIVES
-from tensorkiln.schedule.primitives.tensorize import blockize, tensorize
+from tensorkiln.schedule.primitives.tensorize import tensorize
 from tensorkiln.schedule.primitives.trace import Schedule, Trace, TraceStep, replay
 from tensorkiln.schedule.proofs.legality import require_order
 from tensorkiln.schedule.tree.errors import ScheduleError
@@ -54,7 +51,6 @@ from tensorkiln.schedule.tree.normalise import normal
 
 __all__ = [
     "PRIMITIVES",
-    "CacheWrite",
     "Cooperative",
     "Fission",
     "Instruction",
@@ -71,12 +67,9 @@ __all__ = [
     "annotate",
     "bind",
     "block",
-    "blockize",
     "blocks",
     "cache_read",
-    "cache_write",
     "children",
-    "compact",
     "compose_reduction",
     "compute_at",
     "compute_inline",
@@ -93,22 +86,18 @@ __all__ = [
     "parallel",
     "parent",
     "partition",
-    "peel",
     "pipeline",
     "prefetch",
     "prefetch_next",
     "reorder",
     "replay",
     "require_order",
-    "reverse_compute_at",
-    "reverse_compute_inline",
     "rfactor",
     "role",
     "set_scope",
     "split",
     "split_even",
     "storage_align",
-    "swizzle",
     "tensorize",
     "tile",
     "transform_layout",

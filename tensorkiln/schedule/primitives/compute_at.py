@@ -1,17 +1,15 @@
-"""Move a producer into a loop of its consumers, or a consumer into a loop of its producer."""
+"""Move a producer into a loop of its consumers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from tensorkiln.ir.buffer import Buffer, Load
-from tensorkiln.ir.expr import Expr, Var, const
+from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.stmt import Alloc, Block, For, PrimFunc, Seq, Stmt, Store, seq
 from tensorkiln.ir.visit import walk_stmt
-from tensorkiln.schedule.primitives.compact import allocated_in, compact_at, is_fresh
 from tensorkiln.schedule.primitives.results import Nest, Primitive
-from tensorkiln.schedule.proofs.legality import require_order
-from tensorkiln.schedule.tree.boxes import Box, region
+from tensorkiln.schedule.tree.boxes import Around, region
 from tensorkiln.schedule.tree.errors import ScheduleError
 from tensorkiln.schedule.tree.places import (
     around_of,
@@ -22,14 +20,15 @@ from tensorkiln.schedule.tree.places import (
     require_flat,
     require_in_scope,
     require_inputs_kept,
-    require_only_domain,
     require_whole_domain,
     touches,
+    without_alloc,
     written_buffers,
 )
-from tensorkiln.schedule.tree.program import Place, open_block, open_loop
-from tensorkiln.schedule.tree.reindex import require_visible
+from tensorkiln.schedule.tree.program import Place, dims_of, open_block, open_loop
+from tensorkiln.schedule.tree.reindex import less, reindex, require_visible
 from tensorkiln.schedule.tree.surgery import expressions, with_child
+from tensorkiln.schedule.tree.threads import require_shared_by_block
 
 Ranges = list[tuple[Expr, Expr] | None]
 
@@ -55,7 +54,7 @@ def compute_at(f: PrimFunc, block: str, loop: str) -> tuple[PrimFunc, Nest]:
     target, s = open_loop(f, loop, "compute_at")
     _require_movable(place, b, target)
     buf = _one_written(place, b)
-    find_local(f, buf.name, call, "move the block that reads it instead: reverse_compute_at")
+    find_local(f, buf.name, call, "only what the program allocates can move")
     require_visible(f.body, buf, call)
     dims = _plain_dims(place, b, buf)
     _require_whole(place, b, buf)
@@ -74,47 +73,7 @@ def compute_at(f: PrimFunc, block: str, loop: str) -> tuple[PrimFunc, Nest]:
     target, s = open_loop(out, loop, "compute_at")
     nest = _nest(place, b, ranges, target)
     out = target.close(replace(s, body=_before_users(s.body, nest, buf)))
-    return compact_at(out, buf, loop, call), Nest.of(nest)
-
-
-@Primitive
-def reverse_compute_at(
-    f: PrimFunc, block: str, loop: str, check: bool = True
-) -> tuple[PrimFunc, Nest]:
-    """Move a block into a loop of the producer of its operand, after the producer.
-
-        for i0 in range(4):                     for i0 in range(4):
-            for i1 in range(16):                    for i1 in range(16):
-                T_[i0*16 + i1] = A[...]     ->          T_[i1] = A[...]
-        for i in range(64):                         for i in range(16):
-            B[i] = T_[i] + 1                            B[i0*16 + i] = T_[i] + 1
-
-    The block gets new loops over the elements that one iteration produces; they must be complete at
-    the end of the iteration. An allocated operand that is used in this loop only, each iteration
-    reading what it wrote, shrinks to one iteration.
-    """
-    place, b = open_block(f, block, "reverse_compute_at")
-    f, call = place.func, f"reverse_compute_at({block!r}, {loop!r})"
-    place.what = call
-    target, s = open_loop(f, loop, "reverse_compute_at")
-    if b in walk_stmt(s):
-        raise place.fail(f"the block is inside {loop!r} already", "name a loop of its producer")
-    _require_movable(place, b, target)
-    buf = _operand(place, b, target)
-    require_visible(f.body, buf, call)
-    require_only_domain(f, place.path, call)
-    box = region(s.body, around_of(f, (*target.path, s.body)), buf, reads=False)
-    assert box is not None
-    ranges = _consumer_ranges(place, b, box)
-    out = replace(f, body=remove(place.path))
-    target, s = open_loop(out, loop, "reverse_compute_at")
-    nest = _nest(place, b, ranges, target)
-    out = target.close(replace(s, body=seq(s.body, nest)))
-    if check:
-        require_order(f, out, call)
-    if allocated_in(out, buf) and is_fresh(out, buf, loop):
-        out = compact_at(out, buf, loop, call)
-    return out, Nest.of(nest)
+    return _compacted(out, buf, loop, call), Nest.of(nest)
 
 
 def _require_movable(place: Place, b: Block, target: Place) -> None:
@@ -227,51 +186,23 @@ def _uses(s: Stmt, buf: Buffer) -> bool:
     return stored or any(isinstance(x, Load) and x.buffer is buf for x in expressions(s))
 
 
-def _operand(place: Place, b: Block, target: Place) -> Buffer:
-    """The one buffer that the loop writes and the block reads. ScheduleError if there are none or
-    several."""
-    s = target.stmt
-    loop_outputs = [
-        t.access.buffer
-        for t in touches(place.func)
-        if t.access.write and any(x.var is s.var for x in t.access.around.loops)  # type: ignore[attr-defined]
-    ]
-    operands = [x for x in read_buffers(b) if x in loop_outputs and x not in written_buffers(b)]
-    if len(operands) != 1:
-        names = ", ".join(repr(x.name) for x in operands) or "none"
-        raise place.fail(
-            f"the loop makes {names} of the buffers that block {b.name!r} reads",
-            "name a loop that makes exactly one of its operands",
+def _compacted(f: PrimFunc, buf: Buffer, loop: str, call: str) -> PrimFunc:
+    """`f` with `buf` shrunk to one iteration of `loop` and allocated in it. Dependences are not
+    checked. Raises ScheduleError for a buffer with explicit strides."""
+    place, s = open_loop(f, loop, "compute_at")
+    box = region(s.body, around_of(f, (*place.path, s.body)), buf)
+    assert box is not None
+    lows = {d: lo for d, (lo, _) in enumerate(box.ranges)}
+    if buf.strides_given is not None and box.shape != buf.shape:
+        raise ScheduleError(
+            f"{buf.name!r} has strides of its own",
+            where=call,
+            hint="use storage_align after its size is final",
         )
-    return operands[0]
-
-
-def _consumer_ranges(place: Place, b: Block, box: Box) -> Ranges:
-    """(first, extent) of each iteration variable for one iteration of the producer's loop; None for
-    a variable that does not index the operand, which runs over its whole extent."""
-    numbers: dict[Expr, int] = {i.var: n for n, i in enumerate(b.iters)}
-    ranges: Ranges = [None] * len(b.iters)
-    indices: tuple[Expr, ...] | None = None
-    for x in expressions(b):
-        if isinstance(x, Load) and x.buffer is box.buffer:
-            if indices is not None and x.indices != indices:
-                raise _irregular(place, b, box.buffer)
-            indices = x.indices
-    assert indices is not None
-    variables = [e for e in indices if isinstance(e, Var)]
-    if len(set(variables)) != len(variables):
-        raise _irregular(place, b, box.buffer)
-    for e, r, size in zip(indices, box.ranges, box.buffer.shape, strict=True):
-        n = numbers.get(e)
-        if n is not None:
-            ranges[n] = r
-        elif r != (const(0), size):
-            raise _irregular(place, b, box.buffer)
-    return ranges
-
-
-def _irregular(place: Place, b: Block, buf: Buffer) -> ScheduleError:
-    hint = "it must read one element per instance, at its own variables, as T[vi, vj]"
-    return place.fail(
-        f"block {b.name!r} reads {buf.name!r} at indices other than its variables", hint
-    )
+    new = replace(buf, shape=box.shape)
+    around = Around(known=place.bounds.dims(dims_of(f)))
+    f = replace(f, body=without_alloc(f.body, buf))
+    place, s = open_loop(f, loop, "compute_at")
+    f = place.close(replace(s, body=Alloc(buf, s.body)))
+    program = replace(f, body=reindex(f.body, around, buf, new, less(lows), call))
+    return require_shared_by_block(program, call)

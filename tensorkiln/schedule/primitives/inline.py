@@ -1,4 +1,4 @@
-"""Inline an elementwise block into its consumers, or into its producer."""
+"""Inline an elementwise block into its consumers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.expr import Expr, Var
-from tensorkiln.ir.stmt import Block, For, PrimFunc, Stmt, Store
+from tensorkiln.ir.stmt import Block, PrimFunc, Stmt, Store
 from tensorkiln.ir.visit import map_children, map_stmt, substitute, walk
 from tensorkiln.schedule.tree.places import (
     find_local,
@@ -17,13 +17,11 @@ from tensorkiln.schedule.tree.places import (
     require_in_scope,
     require_inputs_kept,
     require_only_domain,
-    require_whole_domain,
     touches,
     without_alloc,
 )
 from tensorkiln.schedule.tree.program import Place, open_block
 from tensorkiln.schedule.tree.reindex import refreshed, require_visible
-from tensorkiln.schedule.tree.surgery import expressions, put
 
 
 def compute_inline(f: PrimFunc, block: str) -> PrimFunc:
@@ -77,50 +75,6 @@ class _Inline:
         return refreshed(t) if isinstance(t, Block) and t is not s else t
 
 
-def reverse_compute_inline(f: PrimFunc, block: str) -> PrimFunc:
-    """Compute an elementwise block where its operand is produced; the operand is then not stored.
-
-        for i in range(8): T_[i] = A[i] * 2     ->   for i in range(8): B[i] = A[i] * 2 + 1
-        for i in range(8): B[i] = T_[i] + 1
-
-    The block reads T_[vi] at its own variables, each of them once, and is the only reader.
-    """
-    place, b = open_block(f, block, "reverse_compute_inline")
-    f = place.func
-    if b.init is not None or not isinstance(b.body, Store):
-        raise place.fail(f"block {block!r} is not one store", "reverse_compute_at moves any block")
-    buf, variables = _operand(place, b)
-    require_visible(f.body, buf, place.what)
-    require_whole_domain(f, place.path, place.what)
-    producer = _producer(place, b, buf)
-    path = path_of(f.body, producer)
-    require_whole_domain(f, path, place.what)
-    sizes = dict(zip(variables, buf.shape, strict=True))
-    for i in b.iters:
-        if i.extent != sizes[i.var]:
-            raise place.fail(
-                f"block {block!r} does not run over all of {buf.name!r}",
-                "reverse_compute_at moves any block",
-            )
-    require_flat(place.path, place.what)
-    require_flat(path, place.what)
-    require_in_scope(b, place.path, path, place.what)
-    _require_early(place, b, producer, path, buf)
-    store = producer.body
-    assert isinstance(store, Store)
-    values = dict(zip(variables, store.indices, strict=True))
-
-    def expr(e: Expr) -> Expr:
-        if isinstance(e, Load) and e.buffer is buf:
-            return store.value
-        return values.get(e, e) if isinstance(e, Var) else map_children(e, expr)
-
-    body = Store(b.body.buffer, tuple(map(expr, b.body.indices)), expr(b.body.value))
-    merged = refreshed(replace(producer, name=b.name, body=body, attrs=b.attrs))
-    new = put(path_of(remove(place.path), producer), merged)
-    return replace(f, body=without_alloc(new, buf))
-
-
 # ---- what may be inlined ---------------------------------------------------------------------
 
 
@@ -149,83 +103,3 @@ def _only_writer(place: Place, b: Block, buf: Buffer) -> None:
         if t.access.buffer is buf and t.access.write and t.access.block != b.name:
             text = f"block {t.access.block!r} writes {buf.name!r} too"
             raise place.fail(text, "only a buffer with one writer has one value")
-
-
-def _operand(place: Place, b: Block) -> tuple[Buffer, tuple[Var, ...]]:
-    """The allocated buffer that the block reads at exactly its own variables, each once.
-    ScheduleError if there is none."""
-    iter_vars = [i.var for i in b.iters]
-    hint = "it must read an allocated buffer at its own variables, as T[vi, vj]"
-    for buf in read_buffers(b):
-        if buf in place.func.params:
-            continue
-        index_tuples = {
-            x.indices for x in expressions(b) if isinstance(x, Load) and x.buffer is buf
-        }
-        indices = next(iter(index_tuples))
-        variables = tuple(e for e in indices if isinstance(e, Var))
-        plain = len(index_tuples) == 1 and len(variables) == len(indices)
-        if plain and sorted(map(id, variables)) == sorted(map(id, iter_vars)):
-            return buf, variables
-    raise place.fail(f"block {b.name!r} reads no allocated buffer element by element", hint)
-
-
-def _producer(place: Place, b: Block, buf: Buffer) -> Block:
-    """The elementwise block that is the only writer of `buf`. ScheduleError if it is not
-    elementwise, or there are other writers, or readers other than `b`."""
-    makers: dict[str, Block] = {}
-    for t in touches(place.func):
-        a = t.access
-        if a.buffer is not buf or a.block == b.name:
-            continue
-        if not a.write:
-            if not makers or a.block not in makers:
-                raise place.fail(
-                    f"block {a.block!r} reads {buf.name!r} too", "compute_inline instead"
-                )
-            continue
-        makers[a.block] = a.around.blocks[-1]
-    if len(makers) != 1:
-        raise place.fail(f"{len(makers)} blocks write {buf.name!r}", "it needs one producer")
-    (producer,) = makers.values()
-    body = producer.body
-    if producer.init is not None or any(i.kind == "reduce" for i in producer.iters):
-        raise place.fail(
-            f"block {producer.name!r} is a sum, whose value is complete only at its end",
-            f"reverse_compute_at({b.name!r}, ...) under a loop outside the sum",
-        )
-    if not isinstance(body, Store) or any(x is buf for x in read_buffers(producer)):
-        raise place.fail(f"block {producer.name!r} is not one store", "reverse_compute_at instead")
-    return producer
-
-
-def _require_early(
-    place: Place, b: Block, producer: Block, path: tuple[Stmt, ...], buf: Buffer
-) -> None:
-    """Raise ScheduleError unless the other operands of `b` are complete at the producer, and
-    nothing uses the result of `b` between the producer and `b`."""
-    loops = tuple(s.var.name for s in path if isinstance(s, For))
-    out = b.body.buffer if isinstance(b.body, Store) else buf
-    operands = [x for x in read_buffers(b) if x is not buf]
-    order = {t.access.block: t.order for t in touches(place.func)}
-    mine = [s.var.name for s in place.path if isinstance(s, For)]
-    for t in touches(place.func):
-        a = t.access
-        if a.block in (b.name, producer.name) and not (
-            a.block == producer.name and a.buffer is out
-        ):
-            continue
-        late = t.order > order[producer.name] or any(
-            x.var.name in mine and x.var.name not in loops for x in a.around.loops
-        )
-        between = t.order < order[b.name]
-        if a.write and a.buffer in operands and late:
-            raise place.fail(
-                f"block {a.block!r} writes {a.buffer.name!r}, which it reads, after "
-                f"{producer.name!r}",
-                "move that block first",
-            )
-        if a.buffer is out and ((between and late) or a.block == producer.name):
-            raise place.fail(
-                f"block {a.block!r} uses {out.name!r} in between", "move that block first"
-            )

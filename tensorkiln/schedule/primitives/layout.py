@@ -47,14 +47,14 @@ def set_scope(f: PrimFunc, buffer: str, scope: str) -> PrimFunc:
     if scope not in SCOPES:
         hint = nearest(str(scope), SCOPES) or f"one of {', '.join(SCOPES)}"
         raise ScheduleError(f"scope {scope!r}", where=call, hint=hint)
-    copies = copies_of(f, buffer, call, "cache_read or cache_write makes a buffer of another scope")
+    copies = copies_of(f, buffer, call, "cache_read makes a buffer of another scope")
     for buf in copies if scope in ("register", "shared", "tile") else ():
         require_visible(f.body, buf, call)
         if any(int_value(d) is None for d in buf.shape) or buf.strides_given is not None:
             raise ScheduleError(
                 f"{buffer!r} has no constant size",
                 where=call,
-                hint="compact it inside loops of constant extent",
+                hint="compute_at its producer in a loop of constant extent",
             )
     body = replace_buffers(f.body, {buf: replace(buf, scope=scope) for buf in copies})
     keep_normal(body)

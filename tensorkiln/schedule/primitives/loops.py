@@ -133,9 +133,6 @@ def partition(
     return _cut(place, s, first, tuple(names or (loop, f"{loop}_tail")))
 
 
-peel = partition
-
-
 # ---- split -------------------------------------------------------------------------------------
 
 

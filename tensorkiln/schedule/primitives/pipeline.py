@@ -46,8 +46,7 @@ def pipeline(
     The buffers are those that the loop allocates in scope "shared", as `cache_read(..., at=loop)`
     does; each gets a part for every stage. The statements that fill them come first in the loop.
     The condition leaves out the copies for rounds that there are not. A round of
-    two stages needs one barrier, where copying in place needs two. `storage_align` and `swizzle`
-    come after it.
+    two stages needs one barrier, where copying in place needs two. `storage_align` comes after it.
 
     With `producers`, a multiple of 32, no copy moves: as many threads of their own make the copies,
     and run ahead by themselves where the device can do that (`ir/rings.py`). Divide the copies

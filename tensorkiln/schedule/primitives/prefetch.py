@@ -98,7 +98,7 @@ def _open(
             f"the loop is {s.kind}", "choose one around it whose steps follow each other"
         )
     if any(isinstance(t, Block) for t in place.path):
-        raise place.fail("it is inside a block", "prefetch before blockize")
+        raise place.fail("it is inside a block", "prefetch before tensorize")
     box = region(s.body, around_of(place.func, place.path).enter(s, s.body), buf, writes=False)
     if box is None:
         raise place.fail(f"nothing here reads {buffer!r}", "name what the loop reads")

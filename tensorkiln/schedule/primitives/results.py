@@ -100,14 +100,6 @@ class Nest:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheWrite:
-    """The nest that writes back, and the one that fills the copy before, or None."""
-
-    store: Nest
-    load: Nest | None
-
-
-@dataclass(frozen=True, slots=True)
 class Cooperative:
     """The loops over threads, x first; the loop in each thread over its iterations; the loop over
     the lanes of a vector, or None."""

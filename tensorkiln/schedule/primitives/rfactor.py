@@ -116,7 +116,7 @@ def _require_whole(place: Place, top: int, terms: set[Var]) -> None:
     if outside:  # the partial sums, and the block's sum, would be reset in each iteration
         raise place.fail(
             f"the sum also runs over {outside[0]!r}, around what is the block's alone",
-            "rfactor before blockize",
+            "rfactor before tensorize",
         )
 
 

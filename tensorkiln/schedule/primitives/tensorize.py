@@ -1,4 +1,4 @@
-"""Primitives that make a block of a whole loop, or replace it by an instruction."""
+"""Replace a loop or a block by an instruction."""
 
 from __future__ import annotations
 
@@ -26,35 +26,9 @@ from tensorkiln.schedule.primitives.instruction import Instruction
 from tensorkiln.schedule.primitives.results import Primitive
 from tensorkiln.schedule.tree.boxes import same_memory
 from tensorkiln.schedule.tree.match import Bound, Mismatch, TemplateMatch, plain
-from tensorkiln.schedule.tree.program import Place, open_at, open_loop
+from tensorkiln.schedule.tree.program import Place, open_at
 from tensorkiln.schedule.tree.reindex import refreshed
 from tensorkiln.schedule.tree.surgery import renewed, substitute_loops
-
-
-@Primitive
-def blockize(f: PrimFunc, loop: str) -> tuple[PrimFunc, str]:
-    """Make one block of a loop and everything in it.
-
-        for i0 in range(4):                     for i0 in range(4):
-            for i1 in range(16):                    with T.block("C_o"):
-                with T.block("C"):         ->           vi0 = T.axis.spatial(4, i0)
-                    vi = ...(64, i0*16 + i1)            for i1 in range(16):
-                    C[vi] = A[vi]                           with T.block("C"):
-                                                                vi = ...(64, vi0*16 + i1)
-                                                                C[vi] = A[vi]
-
-    The new block is named after the first one in it.
-    """
-    place, s = open_loop(f, loop, "blockize")
-    if s.kind in ("vectorized", "thread", "parallel"):
-        raise place.fail(
-            f"the loop is {s.kind}", "blockize first, and mark loops outside the block"
-        )
-    inner = [t for t in walk_stmt(s) if isinstance(t, Block)]
-    if not inner:
-        raise place.fail("nothing happens in the loop", "name a loop around a block")
-    block = wrapped(place, s, f"{inner[0].name}_o", Attrs())
-    return place.close(block), block.name
 
 
 def wrapped(place: Place, s: Stmt, name: str, attrs: Attrs) -> Block:
@@ -155,7 +129,7 @@ def _require_apart(place: Place, instruction: Instruction, match: TemplateMatch)
                 raise place.fail(
                     f"{p.name!r} and {q.name!r} of {instruction.name!r} are one buffer, "
                     f"{binding.buffer.name!r}",
-                    "an instruction needs its result apart from its operands: cache_write",
+                    "an instruction needs its result apart from its operands",
                 )
 
 
@@ -169,7 +143,7 @@ def _require_memory(place: Place, instruction: Instruction, match: TemplateMatch
             raise place.fail(
                 f"{p.name!r} of {instruction.name!r} is in {listed} memory, "
                 f"{binding.buffer.name!r} is {binding.buffer.scope}",
-                f"cache_read, cache_write or set_scope put it into {scopes[0]} memory",
+                f"cache_read or set_scope puts it into {scopes[0]} memory",
             )
 
 

@@ -198,7 +198,7 @@ def require_flat(path: Path, call: str) -> None:
         raise ScheduleError(
             f"it is inside block {outer[-1]!r}",
             where=call,
-            hint="move blocks before they are made one: blockize comes last",
+            hint="move blocks before they are made one: tensorize comes last",
         )
 
 
@@ -212,18 +212,8 @@ def require_in_scope(s: Stmt, old: Path, new: Path, call: str) -> None:
             raise ScheduleError(
                 f"{x.buffer.name!r}, which it uses, is allocated only where it is now",
                 where=call,
-                hint="choose a loop inside the allocation, or compact that buffer later",
+                hint="choose a loop inside the allocation",
             )
-
-
-def shared_loops(a: Around, b: Around) -> int:
-    """How many loops, from the outermost, surround both."""
-    count = 0
-    for x, y in zip(a.loops, b.loops, strict=False):
-        if x.var is not y.var:
-            break
-        count += 1
-    return count
 
 
 def require_only_domain(f: PrimFunc, path: Path, call: str) -> None:

@@ -1,5 +1,5 @@
 """Random schedules for devices: random primitives, then loops bound to blocks and threads, and
-copies in shared memory, which are pipelined, swizzled and divided among threads."""
+copies in shared memory, which are pipelined and divided among threads."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from random import Random
 
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.stmt import Alloc, For, PrimFunc
-from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.primitives import Schedule, ScheduleError
 from tests.schedule.random_schedules import Tally, random_schedule
 
 # Primitives that only devices have, taken here and not among ACTIONS.
-DEVICE_ONLY = ("cooperative", "pipeline", "swizzle")
+DEVICE_ONLY = ("cooperative", "pipeline")
 # Steps for CPUs, or with an order of their own among lanes and threads.
-_LEFT_OUT = ("parallel", "bind", "prefetch", "prefetch_next", "tensorize", "blockize", "annotate")
+_LEFT_OUT = ("parallel", "bind", "prefetch", "prefetch_next", "tensorize", "annotate")
 _MOST = 64  # threads along one index
 
 
@@ -42,14 +41,11 @@ def _tried(s: Schedule, primitive: str, *args: object, **options: object) -> boo
 
 
 def _staged(s: Schedule, rng: Random, tally: Tally) -> None:
-    """Pipeline loops that allocate shared buffers, and permute some of these."""
+    """Pipeline loops that allocate shared buffers."""
     for name in s.loops():
         if s.loop(name).kind == "serial" and isinstance(s.loop(name).body, Alloc):
             stages = rng.choice((2, 2, 3))
             tally.count("pipeline", _tried(s, "pipeline", name, stages))
-    for b in dict.fromkeys(t.buffer for t in walk_stmt(s.func.body) if isinstance(t, Alloc)):
-        if b.scope == "shared" and rng.random() < 0.7:
-            tally.count("swizzle", _tried(s, "swizzle", b.name, rng.choice((1, 1, 2))))
 
 
 def _divided(s: Schedule, rng: Random, tally: Tally) -> None:

@@ -1,4 +1,4 @@
-"""`cooperative`, `pipeline` and `swizzle`: results, barriers, bank conflicts, and refusals."""
+"""`cooperative` and `pipeline`: results, barriers, bank conflicts, and refusals."""
 
 from __future__ import annotations
 
@@ -137,68 +137,41 @@ def test_the_rest_is_left_out() -> None:
     assert whole.script() == s.func.script()
 
 
-# ---- swizzle -------------------------------------------------------------------------------------
+# ---- conflicts of banks --------------------------------------------------------------------------
 
 
-def transposed(order: str = "", *, vector: int = 1, period: int | None = None) -> PrimFunc:
+def transposed() -> Schedule:
     s = Schedule(transpose)
     s.bind("y", "blockIdx.y")
     s.bind("x", "blockIdx.x")
     copy = s.cache_read("C", "A", "shared", at="x")
-    options = {} if period is None else {"period": period}
-    if order == "before":
-        s.swizzle("A_shared", vector, **options)
-    s.cooperative(copy.loops[0], 64, vector)
-    s.cooperative("i", 64)
-    if order == "after":
-        s.swizzle("A_shared", vector, **options)
-    return s.func
-
-
-def conflicts(races: Races | None) -> list[str]:
-    assert races is not None
-    return [n.kind for n in races.notes if n.kind == "bank conflict"]
-
-
-def test_without_it_banks_conflict() -> None:
-    assert conflicts(checked(transpose, transposed()))
-
-
-@pytest.mark.parametrize(
-    "order,vector,period",
-    [("before", 1, None), ("after", 1, 4), ("before", 2, None), ("before", 4, 2), ("after", 4, 4)],
-)
-def test_a_column_lies_in_different_banks(order: str, vector: int, period: int | None) -> None:
-    made = transposed(order, vector=vector, period=period)
-    races = checked(transpose, made)
-    if period is None and vector == 1:
-        assert not conflicts(races)
-
-
-def test_padding_is_the_other_way() -> None:
-    s = Schedule(transpose)
-    s.bind("y", "blockIdx.y")
-    s.bind("x", "blockIdx.x")
-    copy = s.cache_read("C", "A", "shared", at="x")
-    s.storage_align("A_shared", 0, 16, 1)
     s.cooperative(copy.loops[0], 64)
     s.cooperative("i", 64)
-    races = checked(transpose, s.func)
-    assert races is not None and all(n.count == 2 for n in races.notes)  # of 8 before
+    return s
+
+
+def conflicts(races: Races | None) -> list[int]:
+    assert races is not None
+    return [n.count for n in races.notes if n.kind == "bank conflict"]
+
+
+def test_padding_makes_fewer_conflicts() -> None:
+    s = transposed()
+    assert 8 in conflicts(checked(transpose, s.func))
+    s.storage_align("A_shared", 0, 16, 1)
+    assert set(conflicts(checked(transpose, s.func))) == {2}
 
 
 # ---- pipeline ------------------------------------------------------------------------------------
 
 
-def tiled_product(stages: int, swizzled: bool = False, f: PrimFunc = product) -> PrimFunc:
+def tiled_product(stages: int, f: PrimFunc = product) -> PrimFunc:
     s = Schedule(f)
     s.bind("y", "blockIdx.x")
     s.bind("x", "blockIdx.y")
     copies = [s.cache_read("C_1", name, "shared", at="k") for name in "AB"]
     if stages > 1:
         assert s.pipeline("k", stages) == "k_ahead"
-    if swizzled:
-        s.swizzle("B_shared", 4)
     fills = [n for n in s.blocks() if n.split("_")[0] in "AB"]
     assert len(fills) == (4 if stages > 1 else 2) and len(copies) == 2
     for name in fills:
@@ -217,9 +190,9 @@ def barriers(f: PrimFunc, within: str) -> int:
     return sum(isinstance(s, Sync) for s in walk_stmt(loop))
 
 
-@pytest.mark.parametrize("stages,swizzled", [(1, False), (2, False), (2, True), (3, False)])
-def test_rounds_are_copied_ahead(stages: int, swizzled: bool) -> None:
-    f = tiled_product(stages, swizzled)
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_rounds_are_copied_ahead(stages: int) -> None:
+    f = tiled_product(stages)
     checked(product, f)
     assert barriers(f, "k") == (2 if stages == 1 else 1)
     shapes = {t.buffer.name: t.buffer.shape for t in walk_stmt(f.body) if isinstance(t, Alloc)}
@@ -299,13 +272,6 @@ ROWS: list[tuple[PrimFunc, str, tuple[Any, ...], dict[str, Any], str, str]] = [
     ),
     (c.prefix_sum, "cooperative", ("i", 4), {}, "may run at once", ""),
     (c.skewed, "cooperative", ("i_1", 4), {}, "at once", ""),
-    (TILE, "swizzle", ("C",), {}, "'C' is a parameter", "cache_read"),
-    (TILE, "swizzle", ("A_shared", 3), {}, "vector=3 for rows of 16", "a power of two"),
-    (TILE, "swizzle", ("A_shared", 16), {}, "period=1 for rows of 1 vectors", "storage_align"),
-    (TILE, "swizzle", ("A_shared", 1, 32), {}, "period=32 for rows of 16", "divides them"),
-    (TILE, "swizzle", ("A_shared", 1, 6), {}, "period=6", "a power of two"),
-    (unused, "swizzle", ("S",), {}, "'S' has no rows", "rows and columns"),
-    (c.blur_twice, "swizzle", ("t",), {}, "only shared memory has banks", "set_scope"),
     (TILE, "pipeline", ("x",), {}, "the loop is thread", "a serial loop"),
     (TILE, "pipeline", ("ax0",), {}, "it allocates no shared buffer", "cache_read"),
     (cached(rounds, "C", "k"), "pipeline", ("k", 1), {}, "stages=1", "from 2 on"),
@@ -327,11 +293,3 @@ def test_refused(row: tuple[PrimFunc, str, tuple[Any, ...], dict[str, Any], str,
     assert message in e.value.message, e.value.message
     assert hint in e.value.hint, e.value.hint
     assert f.script() == text
-
-
-def test_lanes_stay_together() -> None:
-    s = Schedule(TILE)
-    s.vectorize("ax1")
-    with pytest.raises(ScheduleError, match="the 16 lanes of loop 'ax1' would be torn apart") as e:
-        s.swizzle("A_shared", 2)
-    assert e.value.where == "swizzle('A_shared')" and "vector=16" in e.value.hint
