@@ -24,6 +24,7 @@ NEEDS = [
     "llvmlite==0.50.*; platform_system != 'Darwin' or platform_machine == 'arm64'",
     # Proofs that a schedule keeps results; it has no wheel for Windows.
     "islpy>=2025.1; platform_system != 'Windows'",
+    "shtab>=1.13",  # scripts of `kiln completion`
     "ziglang==0.17.*",  # compiles C and links: its version is part of what a library is linked from
 ]
 

@@ -24,7 +24,7 @@ class Capability:
 _PACKAGES = (
     "apache-tvm-ffi|fsspec|llvmlite.binding|ml_dtypes|numpy|onnx|onnx.defs|onnx.parser|"
     "onnxruntime|onnxruntime.quantization|onnxscript|"
-    "islpy|llvmlite|pip|pyarrow|pyarrow.dataset|pyarrow.parquet|setuptools|scipy-openblas32|torch|"
+    "islpy|llvmlite|pip|pyarrow|pyarrow.dataset|pyarrow.parquet|setuptools|shtab|scipy-openblas32|torch|"
     "tvm_ffi|typing_extensions|wgpu|ziglang"
 )
 _TOOLS = "nm|objcopy|objdump|readelf|strip"

@@ -101,6 +101,7 @@ CALLS: dict[str, dict[str, Callable[[], Any]]] = {
         "kiln demo": lambda: _kiln("demo"),
         "kiln bench": lambda: _kiln("bench", "mlp.so", "--model", "mlp.onnx"),
     },
+    "shtab": {"kiln completion": lambda: _kiln("completion", "bash")},
     "pyarrow": {"map_batches": lambda: tk.scale.map_batches("mlp.so", "rows.parquet")},
     "ray": {
         "ray_executor": lambda: tk.scale.executor_of("ray"),

@@ -20,6 +20,7 @@ REQUIREMENTS = {
     "onnxscript": "tensorkiln[torch]",
     "pyarrow": "tensorkiln[arrow]",
     "ray": "tensorkiln[ray]",
+    "shtab": "shtab",
     "sklearn": "tensorkiln[tune]",
     "torch": "tensorkiln[torch]",
     "ziglang": "ziglang==0.17.*",

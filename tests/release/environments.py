@@ -21,7 +21,13 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")  # of Python, as the classifiers say
-COMPILER = ("ml_dtypes", "llvmlite", "islpy", "ziglang")  # what `tensorkiln` requires beside NumPy
+COMPILER = (
+    "ml_dtypes",
+    "llvmlite",
+    "islpy",
+    "shtab",
+    "ziglang",
+)  # what `tensorkiln` requires beside NumPy
 
 
 @dataclass(frozen=True, slots=True)
