@@ -1,7 +1,7 @@
 """What the proposal of external dependencies for Model Library Format asks for, one by one.
 
 The names of the tests follow it: the guide-level explanation, then the reference-level one. What an
-archive's `metadata.json` holds is made of `dependency_rows`, which is compared here.
+archive's `metadata.json` holds is made of `ExternalDependency.to_json`, which is compared here.
 """
 
 from __future__ import annotations

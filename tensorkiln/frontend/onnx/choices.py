@@ -18,7 +18,7 @@ from tensorkiln.frontend.graph.control_flow import branches
 from tensorkiln.frontend.graph.data_extents import is_computed, require
 from tensorkiln.frontend.graph.issues import NodeProblem, unsupported
 from tensorkiln.frontend.graph.values import Val
-from tensorkiln.frontend.onnx.held import Held
+from tensorkiln.frontend.onnx.graph_values import GraphValue
 from tensorkiln.frontend.onnx.ops_reduce import COMPOSED, OURS
 from tensorkiln.ir.expr import int_value
 
@@ -46,14 +46,14 @@ AXES = {
     "Unsqueeze": Axes(1, inserts=True),
 }
 
-Importer = Callable[..., Held | Sequence[Held]]
+Importer = Callable[..., GraphValue | Sequence[GraphValue]]
 
 
 def over_axes(g: Context, op: str, call: Importer) -> Importer:
     """The importer of an operator, for axes that data decides too."""
     row = AXES.get(op)
 
-    def run(*args: Held | None) -> Held | Sequence[Held]:
+    def run(*args: GraphValue | None) -> GraphValue | Sequence[GraphValue]:
         axes = args[row.operand] if row is not None and len(args) > row.operand else None
         if row is None or not isinstance(axes, Val) or not is_computed(g, axes):
             return call(*args)
@@ -63,7 +63,7 @@ def over_axes(g: Context, op: str, call: Importer) -> Importer:
 
 
 def _branches(
-    g: Context, row: Axes, call: Importer, args: Sequence[Held | None], axes: Val
+    g: Context, row: Axes, call: Importer, args: Sequence[GraphValue | None], axes: Val
 ) -> list[Val]:
     x = args[0]
     assert isinstance(x, Val)

@@ -19,7 +19,7 @@ from tensorkiln.frontend.graph.scan import MAX_STEPS
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx import dispatch
 from tensorkiln.frontend.onnx.context import OnnxContext
-from tensorkiln.frontend.onnx.held import Held, TensorList
+from tensorkiln.frontend.onnx.graph_values import GraphValue, TensorList
 from tensorkiln.frontend.onnx.inputs import declared
 from tensorkiln.frontend.onnx.load import ParsedModel
 from tensorkiln.frontend.onnx.moved import Moved, held, stored
@@ -34,7 +34,7 @@ MAX_DEPTH = 33  # of bodies and functions; files nest no deeper (`MAX_DEPTH` of 
 MOST_STEPS = 1 << 14
 # What follows branches of different ranks is imported once for each; so many may follow each other.
 MOST_SPLITS = 4
-Outputs = Sequence[Held | Unknown]
+Outputs = Sequence[GraphValue | Unknown]
 
 
 class Host(Protocol):
@@ -62,10 +62,10 @@ class Host(Protocol):
     def enter(self, node: NodeProto, scope: GraphScope) -> None:
         """Let the context describe the node."""
 
-    def operand(self, name: str, scope: GraphScope) -> Held | Unknown | None:
+    def operand(self, name: str, scope: GraphScope) -> GraphValue | Unknown | None:
         """What an operand's name stands for, None for one that is left out."""
 
-    def inner_result(self, name: str, scope: GraphScope) -> Held | Unknown:
+    def inner_result(self, name: str, scope: GraphScope) -> GraphValue | Unknown:
         """What a result of a body stands for."""
 
 
@@ -176,7 +176,7 @@ def _behind_unknown(
 
 
 def _body(
-    host: Host, body: Graph, scope: GraphScope, prefix: str, args: Sequence[Held | Unknown]
+    host: Host, body: Graph, scope: GraphScope, prefix: str, args: Sequence[GraphValue | Unknown]
 ) -> Outputs:
     """The results of a body, whose nodes are imported in a scope of their own."""
     if scope.depth >= MAX_DEPTH:
@@ -192,7 +192,7 @@ def _body(
     return [_as_declared(host.g, host.inner_result(o.name, inner), o) for o in body.output]
 
 
-def _as_declared(g: Context, x: Held | Unknown, output: ValueInfo) -> Held | Unknown:
+def _as_declared(g: Context, x: GraphValue | Unknown, output: ValueInfo) -> GraphValue | Unknown:
     """A result of a body, whose computed extents are checked to be what the body declares."""
     dims = declared(output)
     if not isinstance(x, Val) or len(dims) != g.rank(x):
@@ -205,11 +205,11 @@ def _as_declared(g: Context, x: Held | Unknown, output: ValueInfo) -> Held | Unk
 
 def _step(
     host: Host, node: NodeProto, body: Graph, scope: GraphScope, numbered: bool = True
-) -> Callable[[int, Sequence[Held]], list[Held]]:
+) -> Callable[[int, Sequence[GraphValue]], list[GraphValue]]:
     """From the number of a step and the body's operands to its results; raises BodyRefused."""
     before = len(host.issues)
 
-    def step(number: int, args: Sequence[Held]) -> list[Held]:
+    def step(number: int, args: Sequence[GraphValue]) -> list[GraphValue]:
         step_prefix = f"{number}/" if numbered else ""
         host.unrolled += numbered
         if numbered and host.unrolled > MOST_STEPS:
@@ -225,7 +225,7 @@ def _step(
     return step
 
 
-def _given_operands(host: Host, node: NodeProto, scope: GraphScope, first: int) -> list[Held]:
+def _given_operands(host: Host, node: NodeProto, scope: GraphScope, first: int) -> list[GraphValue]:
     """The operands from number `first` on; _OperandUnknown if one is unknown."""
     operands = [host.operand(name, scope) for name in node.input[first:]]
     if any(v is None for v in operands):
@@ -259,7 +259,7 @@ def _scan(
     return _fitting(node, outputs)
 
 
-def _fitting(node: NodeProto, outputs: Sequence[Held]) -> Sequence[Held]:
+def _fitting(node: NodeProto, outputs: Sequence[GraphValue]) -> Sequence[GraphValue]:
     if len(node.output) > len(outputs):
         raise malformed(f"it has {len(node.output)} outputs, expected {len(outputs)}")
     return outputs
@@ -296,9 +296,9 @@ def _any_loop(
     node: NodeProto,
     scope: GraphScope,
     body: Graph,
-    limits: tuple[Held | Unknown | None, Held | Unknown | None],
-    states: Sequence[Held],
-) -> Sequence[Held]:
+    limits: tuple[GraphValue | Unknown | None, GraphValue | Unknown | None],
+    states: Sequence[GraphValue],
+) -> Sequence[GraphValue]:
     """The results of a loop that is unrolled or, where that cannot be, one of host code."""
     if len(body.input) != 2 + len(states) or len(body.output) < 1 + len(states):
         raise malformed(
@@ -340,15 +340,15 @@ def _unrolled(
     node: NodeProto,
     scope: GraphScope,
     body: Graph,
-    limits: tuple[Held | Unknown | None, Held | Unknown | None],
-    states: Sequence[Held],
-) -> Sequence[Held]:
+    limits: tuple[GraphValue | Unknown | None, GraphValue | Unknown | None],
+    states: Sequence[GraphValue],
+) -> Sequence[GraphValue]:
     max_trips = None if limits[0] is None else _decided(limits[0], "its number of trips")
     host.enter(node, scope)
     g = host.g
-    cond: Held | Unknown = g.const(True, "bool") if limits[1] is None else limits[1]
+    cond: GraphValue | Unknown = g.const(True, "bool") if limits[1] is None else limits[1]
     step, trip = _step(host, node, body, scope), 0
-    rows: list[Sequence[Held]] = []
+    rows: list[Sequence[GraphValue]] = []
     count = len(states)
     while max_trips is None or trip < max_trips:
         if isinstance(cond, Unknown) or not _decided(cond, "its condition"):
@@ -367,7 +367,7 @@ def _unrolled(
     return (*states, *(_stacked(g, column) for column in zip(*rows, strict=True)))
 
 
-def _stacked(g: Context, column: Sequence[Held]) -> Val | Narrow:
+def _stacked(g: Context, column: Sequence[GraphValue]) -> Val | Narrow:
     """What a loop makes in its trips, as rows of one tensor."""
     tensors, formats = stored(column)
     if len(set(formats)) != 1:
@@ -375,7 +375,7 @@ def _stacked(g: Context, column: Sequence[Held]) -> Val | Narrow:
     return held([stack(g, tensors, 0)], formats[:1])[0]
 
 
-def _decided(value: Held | Unknown, subject: str) -> int:
+def _decided(value: GraphValue | Unknown, subject: str) -> int:
     """The one element of a constant; NodeProblem if it is computed."""
     if not isinstance(value, Constant) or value.array.size != 1:
         raise _Computed(

@@ -19,7 +19,7 @@ import numpy as np
 
 from tensorkiln.base.errors import nearest
 from tensorkiln.frontend.graph.issues import malformed, unsupported
-from tensorkiln.frontend.onnx.held import Held
+from tensorkiln.frontend.onnx.graph_values import GraphValue
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.proto import AttributeProto, Graph, TensorProto
 from tensorkiln.frontend.onnx.standard import HINTS, STANDARD
@@ -38,7 +38,7 @@ Tensor = Constant | Narrow
 Body = Graph
 TypeOf = type(None)  # a type: no importer needs it, since values have theirs
 
-Importer = Callable[..., Held | Sequence[Held]]
+Importer = Callable[..., GraphValue | Sequence[GraphValue]]
 Table = Mapping[str, Mapping[int, Importer]]
 
 # AttributeProto.AttributeType -> the annotation of a parameter that accepts it

@@ -13,7 +13,7 @@ from dataclasses import replace
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.data_extents import extents_of, with_shape
 from tensorkiln.frontend.graph.values import SymbolicTensor, Val, expression_tensor, object_array
-from tensorkiln.frontend.onnx.held import Held, TensorList
+from tensorkiln.frontend.onnx.graph_values import GraphValue, TensorList
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.scope import Unknown
 from tensorkiln.ir.dtype import INT64
@@ -26,7 +26,7 @@ from tensorkiln.ir.visit import is_longer
 LONGEST = 128
 
 
-def shortened(g: Context, value: Held | Unknown) -> Held | Unknown:
+def shortened(g: Context, value: GraphValue | Unknown) -> GraphValue | Unknown:
     """The result of a node with new dimensions in place of long expressions."""
     if isinstance(value, TensorList):
         return TensorList(tuple(_plain(g, item) for item in value.items))

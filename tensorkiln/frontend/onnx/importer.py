@@ -17,8 +17,8 @@ from tensorkiln.frontend.onnx.choices import over_axes
 from tensorkiln.frontend.onnx.context import OnnxContext
 from tensorkiln.frontend.onnx.dim_params import parse_dim
 from tensorkiln.frontend.onnx.forms import formed
+from tensorkiln.frontend.onnx.graph_values import Absent, GraphValue, TensorList, apply
 from tensorkiln.frontend.onnx.growth import shortened
-from tensorkiln.frontend.onnx.held import Absent, Held, TensorList, apply
 from tensorkiln.frontend.onnx.inputs import declared, input_type, with_shapes
 from tensorkiln.frontend.onnx.load import ParsedModel
 from tensorkiln.frontend.onnx.narrow import Narrow
@@ -239,7 +239,7 @@ class Importer:
     def _node(self, node: NodeProto, scope: GraphScope) -> None:
         label = scope.prefix + node.label
         doubtful, before = is_doubtful(reads(node), scope), len(self.issues)
-        outputs: Sequence[Held | Unknown] = ()
+        outputs: Sequence[GraphValue | Unknown] = ()
         try:
             outputs = [shortened(self.g, v) for v in self._import(node, scope)]
         except RanksDiffer:
@@ -275,7 +275,7 @@ class Importer:
             where=self.source.where,
         )
 
-    def _import(self, node: NodeProto, scope: GraphScope) -> Sequence[Held | Unknown]:
+    def _import(self, node: NodeProto, scope: GraphScope) -> Sequence[GraphValue | Unknown]:
         """Import a node and return its outputs, which are all UNKNOWN if an operand is.
 
         Raises NodeProblem if the node is malformed or not supported.
@@ -299,7 +299,7 @@ class Importer:
 
     def _by_importer(
         self, node: NodeProto, attributes: Sequence[AttributeProto], scope: GraphScope
-    ) -> Sequence[Held | Unknown]:
+    ) -> Sequence[GraphValue | Unknown]:
         """Import a node by the table of importers."""
         domain = _domain(node.domain)
         opset = scope.opsets.get(domain, 1)
@@ -340,7 +340,7 @@ class Importer:
         attributes: Sequence[AttributeProto],
         scope: GraphScope,
         problem: NodeProblem,
-    ) -> Sequence[Held | Unknown]:
+    ) -> Sequence[GraphValue | Unknown]:
         """Import a node by the function body that the standard defines it by.
 
         `problem` is why no importer does; it is raised if there is no body, or if the body holds
@@ -391,11 +391,11 @@ class Importer:
         self.g.outputs = tuple(o if o in scope.used else "" for o in node.output)
         self.g.opset = scope.opsets[""]
 
-    def operands(self, node: NodeProto, scope: GraphScope) -> list[Held | Unknown | None]:
+    def operands(self, node: NodeProto, scope: GraphScope) -> list[GraphValue | Unknown | None]:
         """The operands up to the last that is given; None for one that is left out."""
         return [self.operand(name, scope) for name in node.operands]
 
-    def operand(self, name: str, scope: GraphScope) -> Held | Unknown | None:
+    def operand(self, name: str, scope: GraphScope) -> GraphValue | Unknown | None:
         """What an operand's name stands for, None for one that is left out; NodeProblem if nothing
         has the name."""
         if not name:
@@ -407,7 +407,7 @@ class Importer:
             )
         return value
 
-    def _lookup(self, name: str, scope: GraphScope) -> Held | Unknown | None:
+    def _lookup(self, name: str, scope: GraphScope) -> GraphValue | Unknown | None:
         value = scope.find(name)
         if isinstance(value, TensorProto):
             constant = to_constant(value, self.source.files, name)
@@ -427,8 +427,8 @@ class Importer:
         node: NodeProto,
         attributes: Sequence[AttributeProto],
         scope: GraphScope,
-        arguments: Sequence[Held | Unknown | None] | None = None,
-    ) -> Sequence[Held | Unknown]:
+        arguments: Sequence[GraphValue | Unknown | None] | None = None,
+    ) -> Sequence[GraphValue | Unknown]:
         """Import a call of a function as the nodes of its body, in a new scope: of a model's
         function all, of a standard's, whose operands are known, those that used outputs need."""
         if scope.depth >= control.MAX_DEPTH:
@@ -465,7 +465,7 @@ class Importer:
     def _absent(f: FunctionProto, operands: Sequence[object]) -> list[str]:
         return [n for n, v in zip(f.input, operands, strict=False) if v is None]
 
-    def inner_result(self, name: str, scope: GraphScope) -> Held | Unknown:
+    def inner_result(self, name: str, scope: GraphScope) -> GraphValue | Unknown:
         """As `operand`, for a result of a body in the body's scope."""
         value = self._lookup(name, scope)
         if value is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.graph.values import Val
-from tensorkiln.frontend.onnx.held import Held
+from tensorkiln.frontend.onnx.graph_values import GraphValue
 from tensorkiln.frontend.onnx.narrow import Format, Narrow
 
 Formats = Sequence[Format | None]
@@ -39,7 +39,7 @@ class Moved:
     results: Formats = field(default=(), init=False)
 
     def over(
-        self, step: Callable[[int, Sequence[Held]], Sequence[object]]
+        self, step: Callable[[int, Sequence[GraphValue]], Sequence[object]]
     ) -> Callable[[int, Sequence[Val]], list[Val]]:
         """The step as one from tensors to tensors; NodeProblem for results of other formats."""
 

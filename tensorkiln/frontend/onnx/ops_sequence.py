@@ -13,31 +13,31 @@ from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.graph.movement import stack
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Int, Table, TypeOf
-from tensorkiln.frontend.onnx.held import ABSENT, Absent, Held, TensorList
+from tensorkiln.frontend.onnx.graph_values import ABSENT, Absent, GraphValue, TensorList
 from tensorkiln.frontend.onnx.narrow import Narrow, element_type
 from tensorkiln.frontend.onnx.texts import Texts
 from tensorkiln.ir.expr import as_expr, int_value
 
 
-def _items(x: Held) -> tuple[Val | Narrow, ...]:
+def _items(x: GraphValue) -> tuple[Val | Narrow, ...]:
     if not isinstance(x, TensorList):
         raise malformed("the operand is no sequence")
     return x.items
 
 
-def _tensor(x: Held) -> Val | Narrow:
+def _tensor(x: GraphValue) -> Val | Narrow:
     if isinstance(x, TensorList | Absent | Texts):
         raise malformed("an operand is no tensor of numbers")
     return x
 
 
-def _plain(x: Held) -> Val:
+def _plain(x: GraphValue) -> Val:
     if not isinstance(x, Val):
         raise malformed("an operand is no tensor of a type to compute with")
     return x
 
 
-def _place(g: Context, position: Held, count: int, maximum: int) -> int:
+def _place(g: Context, position: GraphValue, count: int, maximum: int) -> int:
     """A position, from the end when negative, as 0 to `maximum`, among `count` tensors."""
     place = int(g.scalar(_plain(position), "a position in a sequence"))
     if not -count <= place <= maximum:
@@ -52,30 +52,32 @@ def _same_type(items: Sequence[Val | Narrow]) -> TensorList:
     return TensorList(tuple(items))
 
 
-def sequence_construct(g: Context, x: Held, *more: Held) -> Held:
+def sequence_construct(g: Context, x: GraphValue, *more: GraphValue) -> GraphValue:
     """The operands, one or more tensors of one element type, as a sequence."""
     return _same_type([_tensor(v) for v in (x, *more)])
 
 
-def sequence_empty(g: Context, *, dtype: Int = 1) -> Held:
+def sequence_empty(g: Context, *, dtype: Int = 1) -> GraphValue:
     """A sequence of no tensors."""
     return TensorList(())
 
 
-def sequence_at(g: Context, xs: Held, at: Held) -> Held:
+def sequence_at(g: Context, xs: GraphValue, at: GraphValue) -> GraphValue:
     """The tensor at a constant position."""
     items = _items(xs)
     return items[_place(g, at, len(items), len(items) - 1)]
 
 
-def sequence_insert(g: Context, xs: Held, x: Held, at: Held | None = None) -> Held:
+def sequence_insert(
+    g: Context, xs: GraphValue, x: GraphValue, at: GraphValue | None = None
+) -> GraphValue:
     """The sequence with a tensor more, before a constant position or at the end."""
     items = list(_items(xs))
     items.insert(len(items) if at is None else _place(g, at, len(items), len(items)), _tensor(x))
     return _same_type(items)
 
 
-def sequence_erase(g: Context, xs: Held, at: Held | None = None) -> Held:
+def sequence_erase(g: Context, xs: GraphValue, at: GraphValue | None = None) -> GraphValue:
     """The sequence without the tensor at a constant position, or without the last."""
     items = list(_items(xs))
     if not items:
@@ -84,12 +86,12 @@ def sequence_erase(g: Context, xs: Held, at: Held | None = None) -> Held:
     return TensorList(tuple(items))
 
 
-def sequence_length(g: Context, xs: Held) -> Held:
+def sequence_length(g: Context, xs: GraphValue) -> GraphValue:
     """The number of tensors, which is known."""
     return g.const(len(_items(xs)), "int64")
 
 
-def concat_from_sequence(g: Context, xs: Held, *, axis: Int, new_axis: Int = 0) -> Held:
+def concat_from_sequence(g: Context, xs: GraphValue, *, axis: Int, new_axis: Int = 0) -> GraphValue:
     """The tensors joined along a dimension, with `new_axis` along one that they have not yet."""
     items = [_plain(v) for v in _items(xs)]
     if not items:
@@ -101,8 +103,8 @@ def concat_from_sequence(g: Context, xs: Held, *, axis: Int, new_axis: Int = 0) 
 
 
 def split_to_sequence(
-    g: Context, x: Held, split: Held | None = None, *, axis: Int = 0, keepdims: Int = 1
-) -> Held:
+    g: Context, x: GraphValue, split: GraphValue | None = None, *, axis: Int = 0, keepdims: Int = 1
+) -> GraphValue:
     """Parts of `split` elements along a dimension, or of as many as its entries say; without it of
     one, and then `keepdims` = 0 removes the dimension."""
     x = _plain(x)
@@ -133,17 +135,17 @@ def split_to_sequence(
     return TensorList(tuple(tensors))
 
 
-def optional(g: Context, x: Held | None = None, *, type: TypeOf = None) -> Held:
+def optional(g: Context, x: GraphValue | None = None, *, type: TypeOf = None) -> GraphValue:
     """An optional that holds the operand, or without one is empty."""
     return ABSENT if x is None else x
 
 
-def optional_has_element(g: Context, x: Held | None = None) -> Held:
+def optional_has_element(g: Context, x: GraphValue | None = None) -> GraphValue:
     """Whether there is an operand and it is not empty, which is known."""
     return g.const(x is not None and not isinstance(x, Absent), "bool")
 
 
-def optional_get_element(g: Context, x: Held) -> Held:
+def optional_get_element(g: Context, x: GraphValue) -> GraphValue:
     """What the optional holds."""
     if isinstance(x, Absent):
         raise malformed("the optional is empty")

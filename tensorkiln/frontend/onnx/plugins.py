@@ -25,7 +25,7 @@ from tensorkiln.frontend.graph.issues import NodeProblem, unsupported
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.context import OnnxContext
 from tensorkiln.frontend.onnx.dispatch import KINDS_OF_ATTRIBUTES, Importer, Table, kind_of
-from tensorkiln.frontend.onnx.held import Absent, Held, TensorList
+from tensorkiln.frontend.onnx.graph_values import Absent, GraphValue, TensorList
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.standard import TRAINING, is_onnx
 from tensorkiln.ir.relax import RVar, TensorType
@@ -171,7 +171,9 @@ def _guarded(function: Callable[..., Any], label: str) -> Importer:
     """
 
     @wraps(function)
-    def importer(g: OnnxContext, *operands: Held | None, **attrs: object) -> Sequence[Held]:
+    def importer(
+        g: OnnxContext, *operands: GraphValue | None, **attrs: object
+    ) -> Sequence[GraphValue]:
         answer = _answer(function, label, g, operands, attrs)
         outputs = answer if isinstance(answer, list | tuple) else [answer]
         values = [_checked(v, label, g, operands) for v in outputs]
@@ -187,7 +189,7 @@ def _answer(
     function: Callable[..., Any],
     label: str,
     g: OnnxContext,
-    operands: Sequence[Held | None],
+    operands: Sequence[GraphValue | None],
     attrs: Mapping[str, object],
 ) -> object:
     with plugin(label):
@@ -204,7 +206,7 @@ def _answer(
     raise problem
 
 
-def _checked(value: object, label: str, g: OnnxContext, operands: Sequence[object]) -> Held:
+def _checked(value: object, label: str, g: OnnxContext, operands: Sequence[object]) -> GraphValue:
     """The value of an output; UserError if an importer may not return it."""
     if not isinstance(value, Val | Narrow | TensorList | Absent):
         raise bad_answer(label, value, "the value of each output", _CODE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tensorkiln.frontend.onnx.held import Held
+from tensorkiln.frontend.onnx.graph_values import GraphValue
 from tensorkiln.frontend.onnx.proto import AttributeProto, NodeProto, TensorProto, TypeProto
 
 
@@ -33,13 +33,13 @@ class GraphScope:
     depth: int = 0
     outer: GraphScope | None = None
     attrs: Mapping[str, AttributeProto] = field(default_factory=dict)
-    values: dict[str, Held | TensorProto | Unknown] = field(default_factory=dict)
+    values: dict[str, GraphValue | TensorProto | Unknown] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     infos: Sequence[memoryview] = ()
     declared: dict[str, TypeProto] | None = None
     doubtful: set[str] = field(default_factory=set)
 
-    def find(self, name: str) -> Held | TensorProto | Unknown | None:
+    def find(self, name: str) -> GraphValue | TensorProto | Unknown | None:
         """The value of a name in this scope or an enclosing one; None if it is not defined.
 
         A TensorProto is an initializer that has not been converted to an array yet.

@@ -25,7 +25,7 @@ class Absent:
 
 
 ABSENT = Absent()
-Held = Val | Narrow | TensorList | Absent | Texts
+GraphValue = Val | Narrow | TensorList | Absent | Texts
 
 # Operators whose importers take tensors of strings.
 OF_TEXTS = frozenset(f"ai.onnx.ml.{op}" for op in ("LabelEncoder", "OneHotEncoder"))
@@ -49,12 +49,14 @@ OF_LISTS = frozenset(
 
 
 def apply(
-    op: str, call: Callable[..., Held | Sequence[Held]], operands: Sequence[Held | None]
-) -> Sequence[Held]:
+    op: str,
+    call: Callable[..., GraphValue | Sequence[GraphValue]],
+    operands: Sequence[GraphValue | None],
+) -> Sequence[GraphValue]:
     """The results of a node whose importer `call` is given the operands; NodeProblem if it has one
     that its operator does not take."""
 
-    def run(args: Sequence[Held | None]) -> Sequence[Held]:
+    def run(args: Sequence[GraphValue | None]) -> Sequence[GraphValue]:
         out = call(*args)
         return list(out) if isinstance(out, list | tuple) else [out]  # type: ignore[list-item]
 
