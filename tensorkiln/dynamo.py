@@ -38,7 +38,7 @@ class Fallback:
 
 
 @dataclass(slots=True)
-class Report:
+class DynamoReport:
     """The graphs that `torch.compile` has given to the backend in this process. `graphs` is their
     number, `compiled` the number of compiles (more than one of a graph if its weights changed), and
     `fallbacks` are the graphs that torch runs."""
@@ -55,17 +55,17 @@ class Report:
         return "\n".join(lines) if self.fallbacks else lines[0].removesuffix("; torch runs:")
 
 
-_report = Report()
+_report = DynamoReport()
 _lock = threading.Lock()
 
 
-def report(*, reset: bool = False) -> Report:
+def report(*, reset: bool = False) -> DynamoReport:
     """The report so far; with `reset`, counting starts again."""
     global _report
     with _lock:
-        snapshot = Report(_report.graphs, _report.compiled, list(_report.fallbacks))
+        snapshot = DynamoReport(_report.graphs, _report.compiled, list(_report.fallbacks))
         if reset:
-            _report = Report()
+            _report = DynamoReport()
     return snapshot
 
 
@@ -224,7 +224,7 @@ class _Graph:
             return self._fallback(error)
 
     def _imported(self, args: Sequence[Any]) -> tuple[Any, list[int]]:
-        from tensorkiln.frontend.torch.importer import Interface, import_graph
+        from tensorkiln.frontend.torch.importer import GraphInterface, import_graph
         from tensorkiln.frontend.torch.sizes import symbolic
 
         self.weights = {k: (args[k], _version(args[k])) for k in self.static}
@@ -243,7 +243,7 @@ class _Graph:
         ]
         named = {self.places[k].name: f"x{k}" for k in self.inputs}
         places = [k for k, r in enumerate(self.results) if hasattr(r, "meta")]
-        interface = Interface(
+        interface = GraphInterface(
             {self.places[k].name: x for k, (x, _) in self.weights.items()},
             named,
             {k: f"y{k}" for k in places},

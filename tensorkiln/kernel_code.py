@@ -16,7 +16,7 @@ from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.base.progress import Progress
 from tensorkiln.codegen.host.devices import DeviceFunction, HostDevices
 from tensorkiln.codegen.kernel_names import header_issues
-from tensorkiln.codegen.llvm.compile import Kernel, compile_kernels
+from tensorkiln.codegen.llvm.compile import CompiledKernel, compile_kernels
 from tensorkiln.codegen.llvm.texts import KernelFiles, module_text
 from tensorkiln.codegen.lowered import require_cpu_programs
 from tensorkiln.external import Emitted, checked, with_key
@@ -47,7 +47,7 @@ class _Generator:
 
     mod: IRModule
     cache: KernelCache | None
-    known: Mapping[str, Kernel]
+    known: Mapping[str, CompiledKernel]
     jobs: int
     progress: Progress
 
@@ -60,7 +60,7 @@ def kernel_code(
     mod: IRModule,
     targets: Mapping[str, Target],
     cache: KernelCache | None,
-    stored_kernels: Mapping[str, Kernel],
+    stored_kernels: Mapping[str, CompiledKernel],
     jobs: int,
     progress: Progress,
 ) -> KernelCode:

@@ -9,7 +9,7 @@ from tensorkiln.base.licenses import LicensePolicy
 from tensorkiln.base.origin import Origin
 from tensorkiln.base.progress import Progress
 from tensorkiln.codegen.kernel_names import with_names_for_c, with_prefixed_kernels
-from tensorkiln.codegen.llvm.compile import Kernel, known_objects
+from tensorkiln.codegen.llvm.compile import CompiledKernel, known_objects
 from tensorkiln.codegen.lowered import require_lowered
 from tensorkiln.compile_plan import CompilePlan
 from tensorkiln.external import (
@@ -45,7 +45,7 @@ def planned_module(
 
 def lowered_module(
     mod: IRModule, plan: CompilePlan, runner: PassRunner, progress: Progress
-) -> tuple[IRModule, Mapping[str, Kernel]]:
+) -> tuple[IRModule, Mapping[str, CompiledKernel]]:
     """The module as code is generated for it, and the kernels whose objects the cache has."""
     progress.phase("lower kernels")
     mod = runner.run(mod, "tir", plan.tir)
@@ -63,7 +63,7 @@ def lowered_module(
 def library_parts(
     mod: IRModule,
     plan: CompilePlan,
-    objects: Mapping[str, Kernel],
+    objects: Mapping[str, CompiledKernel],
     policy: LicensePolicy,
     jobs: int,
     progress: Progress,

@@ -242,7 +242,9 @@ class ArtifactSet:
         ]
         for group, artifacts in groups.items():
             files = tuple(
-                container.File(places[id(a)], a.codegen_id, a.file_name, a.target_key, a.content)
+                container.ContainerFile(
+                    places[id(a)], a.codegen_id, a.file_name, a.target_key, a.content
+                )
                 for a in artifacts
                 if not in_memory or isinstance(a, Artifact)
                 for a in [_plain(a)]

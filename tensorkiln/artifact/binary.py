@@ -55,7 +55,7 @@ class Relocation:
 
 
 @dataclass(frozen=True, slots=True)
-class Binary(ABC):
+class BinaryFile(ABC):
     """The headers of a file of code, and its bytes in `data`.
 
     `place` names the file in errors; `machine` is its architecture as in triples; `relocatable`

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from tensorkiln.artifact.artifact import Artifact
 from tensorkiln.artifact.artifact_set import ArtifactSet
-from tensorkiln.artifact.binary import Binary
+from tensorkiln.artifact.binary import BinaryFile
 from tensorkiln.artifact.c_library import LOADERS, OLDEST_GLIBC, STUB_LIBRARIES, SYSTEM_SYMBOLS
 from tensorkiln.artifact.metadata import Metadata
 from tensorkiln.artifact.mlf.metadata import Model
@@ -68,7 +68,7 @@ class Component(JsonRecord):
     url: str = ""
 
 
-def components(metadata: Metadata, objects: Sequence[Binary] = ()) -> tuple[Component, ...]:
+def components(metadata: Metadata, objects: Sequence[BinaryFile] = ()) -> tuple[Component, ...]:
     """The components of a library, sorted by how and name. `objects` is the shared library, or the
     relocatable objects of a static one; without any, of artifacts that nobody linked, what they
     will need follows from the metadata alone.
@@ -104,7 +104,7 @@ class _Linked:
     """The symbols that binaries define and need; `needed` are the libraries that they need, in
     order."""
 
-    def __init__(self, objects: Sequence[Binary]):
+    def __init__(self, objects: Sequence[BinaryFile]):
         self.is_shared = bool(objects) and not objects[0].relocatable
         self.needed = tuple(dict.fromkeys(n for binary in objects for n in binary.needed()))
         self.symbols, undefined = set[str](), dict[str, None]()

@@ -38,7 +38,7 @@ _LEAST_FILE = 28  # least bytes of an artifact: position, three empty names, con
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class ContainerFile:
     """An artifact without its loader, which the node names. `position` is its index in the set."""
 
     position: int
@@ -54,7 +54,7 @@ class Node:
     of the nodes that it imports, ascending."""
 
     key: str
-    files: tuple[File, ...] = ()
+    files: tuple[ContainerFile, ...] = ()
     children: tuple[int, ...] = ()
 
 
@@ -153,7 +153,7 @@ def unpack(data: memoryview) -> list[Node]:
     """
     data = data.cast("B") if data.format != "B" or data.ndim != 1 else data
     minor = _check_head(data)
-    reader = _Reader(data, _HASHED)
+    reader = _Cursor(data, _HASHED)
     count = reader.u64("node count")
     if count < 2:
         _bad(f"{count} nodes; there are a root and the import tree at least")
@@ -217,7 +217,7 @@ def _bad(message: str) -> NoReturn:
     raise UserError(message, code="bad-container", where="artifact container")
 
 
-class _Reader:
+class _Cursor:
     """A cursor over bytes that reports reads past their end."""
 
     def __init__(self, data: memoryview, start: int, end: int | None = None):
@@ -269,13 +269,13 @@ class _Reader:
         if any(self.head(-self._at % ALIGN, "padding")):
             _bad(f"padding before byte {self._at} is not zero")
 
-    def inside(self) -> _Reader:
+    def inside(self) -> _Cursor:
         """Return a cursor over the next node, and move this one past the node."""
         size = self.u64("node length")
         if size < 8 or size % ALIGN:
             _bad(f"a node of {size} bytes before byte {self._at}; expected a multiple of {ALIGN}")
         self.take(size - 8, "node")
-        inner = _Reader(self._data, self._at - size + 8, self._at)
+        inner = _Cursor(self._data, self._at - size + 8, self._at)
         inner._room = self._room
         return inner
 
@@ -283,7 +283,7 @@ class _Reader:
         reader = self.inside()
         key = reader.name()
         if key == LIB:
-            files: tuple[File, ...] = ()
+            files: tuple[ContainerFile, ...] = ()
         elif not key.startswith("_"):
             files = reader.files()
         elif minor > MINOR:
@@ -295,7 +295,7 @@ class _Reader:
             _bad(f"{reader.left} bytes too many in node {key!r}")
         return Node(key, files)
 
-    def files(self) -> tuple[File, ...]:
+    def files(self) -> tuple[ContainerFile, ...]:
         count = self.u32("artifact count")
         if count * _LEAST_FILE > self.left:
             _bad(f"{count} artifacts cannot fit into {self.left} bytes")
@@ -305,12 +305,14 @@ class _Reader:
             _bad(f"a node has artifacts of the target keys {sorted(keys)[:8]}, expected one")
         return files
 
-    def file(self) -> File:
+    def file(self) -> ContainerFile:
         position = self.u32("position")
         codegen_id, file_name, target_key = self.name(), self.name(), self.name()
         size = self.u64("content length")
         self.pad()
-        return File(position, codegen_id, file_name, target_key, self.take(size, "content"))
+        return ContainerFile(
+            position, codegen_id, file_name, target_key, self.take(size, "content")
+        )
 
     def tree(self, nodes: int) -> tuple[list[int], list[int]]:
         """Read the import tree: row pointers and child indices in CSR form."""

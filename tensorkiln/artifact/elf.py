@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from tensorkiln.artifact.binary import Binary, Relocation, Section, Symbol, damaged
+from tensorkiln.artifact.binary import BinaryFile, Relocation, Section, Symbol, damaged
 
 _MACHINES: dict[int, str] = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv"}
 _NOBITS, _DYNAMIC, _SYMTAB, _DYNSYM, _RELA = 8, 6, 2, 11, 4
@@ -19,8 +19,8 @@ _MAX_SYMBOLS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
-class Elf(Binary):
-    """An ELF file: docstrings of its methods are those of `Binary`, with names of ELF's tables."""
+class Elf(BinaryFile):
+    """An ELF file. Docstrings of methods are those of `BinaryFile`, with names of its tables."""
 
     def symbols(self, *, dynamic: bool = False) -> tuple[Symbol, ...]:
         """Return the symbol table (`.symtab`), or with `dynamic` the one of the dynamic loader
@@ -113,15 +113,15 @@ class Elf(Binary):
         rows = (layout.unpack_from(data, end - layout.size) for end in ends)
         return tuple(names.text(value) for key, value in rows if key == tag)
 
-    def _strings(self, table: Section) -> _Names:
+    def _strings(self, table: Section) -> _StringTable:
         if table.link >= len(self.sections):
             raise damaged(
                 f"section {table.name!r} names a string table that does not exist", self.place
             )
-        return _Names(self.content(self.sections[table.link]), len(self.data), self.place)
+        return _StringTable(self.content(self.sections[table.link]), len(self.data), self.place)
 
 
-class _Names:
+class _StringTable:
     """A string table. Names in it may overlap, but may not add up to more than the file's size
     (`room`): a malicious table of long overlapping names would exhaust memory."""
 
@@ -179,7 +179,7 @@ def _sections(
     for row in rows:
         if row[1] != _NOBITS and row[4] + row[5] > len(data):
             raise damaged(f"truncated: a section lies beyond its {len(data)} bytes", place)
-    strings = _Names(data[rows[names][4] : rows[names][4] + rows[names][5]], len(data), place)
+    strings = _StringTable(data[rows[names][4] : rows[names][4] + rows[names][5]], len(data), place)
     return tuple(
         Section(
             name=strings.text(row[0]),

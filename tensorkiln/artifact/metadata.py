@@ -21,7 +21,7 @@ from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.element_types import NARROW_TYPES
 from tensorkiln.base.json_text import MAX_BYTES
 from tensorkiln.base.origin import NO_ORIGIN, Origin
-from tensorkiln.base.record import OMITTED, JsonRecord, Kind, json_key
+from tensorkiln.base.record import OMITTED, JsonKind, JsonRecord, json_key
 from tensorkiln.base.schema import Dim, Reader, parsed_text
 
 FORMAT = 5
@@ -85,7 +85,7 @@ def _results(reader: Reader, key: str) -> tuple[ParamInfo, ...]:
     return tuple(p if is_stated else replace(p, role="out") for p, is_stated in rows)
 
 
-_Results = Annotated[tuple[ParamInfo, ...], Kind(_results)]
+_Results = Annotated[tuple[ParamInfo, ...], JsonKind(_results)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class Metadata(JsonRecord):
 
     library: str
     prefix: str
-    compiler_version: Annotated[str, Kind(_version)] = field(
+    compiler_version: Annotated[str, JsonKind(_version)] = field(
         metadata=json_key("compiler", absent="")
     )
     target: Mapping[str, object] = field(metadata=json_key(absent={}))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.artifact.artifact import FileContent
-from tensorkiln.artifact.binary import Binary, damaged
+from tensorkiln.artifact.binary import BinaryFile, damaged
 from tensorkiln.artifact.elf import elf_of, is_elf_object
 
 
@@ -28,7 +28,7 @@ class BinaryFormat:
     shared_suffix: str
     object_suffix: str
     is_object: Callable[[bytes], bool]
-    read: Callable[[memoryview, str], Binary]
+    read: Callable[[memoryview, str], BinaryFile]
 
 
 ELF = BinaryFormat("ELF", b"\x7fELF", ".so", ".o", is_elf_object, elf_of)
@@ -46,13 +46,13 @@ def binary_format(head: bytes) -> BinaryFormat | None:
     return next((f for f in BINARY_FORMATS if head.startswith(f.magic)), None)
 
 
-def read_binary(path: str | Path) -> Binary:
+def read_binary(path: str | Path) -> BinaryFile:
     """Read the headers of a file, such as a shared library. UserError: code `missing-file`, or
     `bad-library` if it is not valid."""
     return binary_of(FileContent(path).view, str(path))
 
 
-def binary_of(data: memoryview, place: str) -> Binary:
+def binary_of(data: memoryview, place: str) -> BinaryFile:
     """Read the headers of a file in memory, called `place` in errors (code `bad-library`)."""
     head = bytes(data[:8])
     form = binary_format(head)

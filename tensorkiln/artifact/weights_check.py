@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.artifact.artifact import FileContent
-from tensorkiln.artifact.binary import Binary
+from tensorkiln.artifact.binary import BinaryFile
 from tensorkiln.artifact.metadata import Metadata
 from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.artifact.sections import METADATA, WEIGHTS
@@ -120,7 +120,7 @@ def verify_library(path: str | Path) -> CheckedWeights:
     return CheckedWeights(weights.size, Path(path))
 
 
-def _place(binary: Binary) -> memoryview | None:
+def _place(binary: BinaryFile) -> memoryview | None:
     """Return the 48 bytes of `weights_place` in crt/weights.c: the pointer to the weights, whether
     they are beside the library (8 bytes), their hash. None if the library has no weights.
 

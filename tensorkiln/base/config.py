@@ -44,7 +44,7 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
+class ConfigVariable:
     """One environment variable and the Config field it sets.
 
     `parse` converts the text, and raises ValueError or KeyError; its docstring completes the error
@@ -117,38 +117,46 @@ def _text(text: str) -> str:
     return text
 
 
-KNOBS: tuple[Knob, ...] = (
-    Knob(
+KNOBS: tuple[ConfigVariable, ...] = (
+    ConfigVariable(
         "KILN_DEBUG",
         "debug",
         whole(0, 5),
         "1 to 5: passes and times, their changes, sources, rules that fired, commands",
     ),
-    Knob("KILN_DUMP", "dump", _folder, "folder for the program after every pass that changed it"),
-    Knob("KILN_CACHE", "cache", _flag, "0 compiles without the kernel cache"),
-    Knob("KILN_CACHE_DIR", "cache_dir", _folder, "kernel cache; default ~/.cache/tensorkiln"),
-    Knob("KILN_CACHE_LIMIT", "cache_limit", byte_count, "size cap of the cache; default 2G"),
-    Knob(
+    ConfigVariable(
+        "KILN_DUMP", "dump", _folder, "folder for the program after every pass that changed it"
+    ),
+    ConfigVariable("KILN_CACHE", "cache", _flag, "0 compiles without the kernel cache"),
+    ConfigVariable(
+        "KILN_CACHE_DIR", "cache_dir", _folder, "kernel cache; default ~/.cache/tensorkiln"
+    ),
+    ConfigVariable(
+        "KILN_CACHE_LIMIT", "cache_limit", byte_count, "size cap of the cache; default 2G"
+    ),
+    ConfigVariable(
         "KILN_NUM_THREADS",
         "num_threads",
         whole(0, MOST_THREADS),
         "threads of a run; 0: all it may use",
     ),
-    Knob("KILN_COMPILE_JOBS", "compile_jobs", whole(0, MOST_JOBS), "compile workers; 0: chosen"),
-    Knob("KILN_PROGRESS", "progress", _mode, "how the command line shows progress"),
-    Knob(
+    ConfigVariable(
+        "KILN_COMPILE_JOBS", "compile_jobs", whole(0, MOST_JOBS), "compile workers; 0: chosen"
+    ),
+    ConfigVariable("KILN_PROGRESS", "progress", _mode, "how the command line shows progress"),
+    ConfigVariable(
         "KILN_VERIFY_WEIGHTS",
         "verify_weights",
         _flag,
         "1 reads all weights of a library when it is opened, and holds them against their hash",
     ),
-    Knob(
+    ConfigVariable(
         "SOURCE_DATE_EPOCH",
         "source_date",
         whole(0, 253402300799),
         "seconds since 1970 that a list of licenses (SPDX) calls the time of its creation",
     ),
-    Knob("CC", "cc", _text, "C compiler that links instead of the packaged one"),
+    ConfigVariable("CC", "cc", _text, "C compiler that links instead of the packaged one"),
 )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from tensorkiln.base.record import JsonRecord, Kind, json_key, one_of
+from tensorkiln.base.record import JsonKind, JsonRecord, json_key, one_of
 from tensorkiln.base.schema import Reader
 
 USES = {
@@ -38,7 +38,7 @@ class ModelSource(JsonRecord):
 
     kind: str
     sha256: str
-    weights: Annotated[tuple[tuple[str, str], ...], Kind(_hashes, {})] = ()
+    weights: Annotated[tuple[tuple[str, str], ...], JsonKind(_hashes, {})] = ()
     freeze: tuple[tuple[str, int], ...] = field(default=(), metadata=json_key(hidden=True))
 
     _omits_defaults = True

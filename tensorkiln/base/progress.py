@@ -144,7 +144,7 @@ class TtyProgress(PlainProgress):
             self._draw(item)
 
 
-class _Watched(Progress):
+class _UserProgress(Progress):
     """A wrapper of a user's progress object; an exception of it becomes a UserError that names
     it."""
 
@@ -184,7 +184,7 @@ def watched(progress: Progress | None) -> Progress:
             code="bad-progress",
             hint="tensorkiln.base.progress.Progress is what to subclass",
         )
-    return _Watched(progress)
+    return _UserProgress(progress)
 
 
 def make_progress(stream: TextIO, mode: str = "auto") -> Progress:

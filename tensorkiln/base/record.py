@@ -28,7 +28,7 @@ REQUIRED = object()  # in place of a value for a key that is missing
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class JsonKind:
     """How the value of a key is read, its JSON schema, and the records to which that refers.
     `read` raises the reader's UserError for anything else."""
 
@@ -38,7 +38,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class JsonKey:
     """What a field is in JSON: the `name` of the key, if it has another; whether it is `omitted`
     where it has its default, and `hidden`, neither written nor read; `absent`, the value where the
     key is missing, if the field has no such default; and for its documentation the `meaning`, and
@@ -52,14 +52,14 @@ class Key:
     origin: str = ""
 
 
-_PLAIN = Key()
+_PLAIN = JsonKey()
 
 
 def json_key(
     name: str = "", *, omitted: bool = False, hidden: bool = False, absent: object = REQUIRED
-) -> Mapping[str, Key]:
-    """The `metadata` of a dataclass field, with what a `Key` says."""
-    return {"json": Key(name, omitted, hidden, absent)}
+) -> Mapping[str, JsonKey]:
+    """The `metadata` of a dataclass field, with what a `JsonKey` says."""
+    return {"json": JsonKey(name, omitted, hidden, absent)}
 
 
 OMITTED = json_key(omitted=True)
@@ -134,7 +134,7 @@ def plain(value: object) -> Any:
     return value
 
 
-def keys_of(record: type) -> Iterator[tuple[Field[Any], Key]]:
+def keys_of(record: type) -> Iterator[tuple[Field[Any], JsonKey]]:
     """The fields of a record that are in its JSON."""
     for f in fields(record):
         json = f.metadata.get("json", _PLAIN)
@@ -142,7 +142,7 @@ def keys_of(record: type) -> Iterator[tuple[Field[Any], Key]]:
             yield f, json
 
 
-def _default(f: Field[Any], json: Key) -> object:
+def _default(f: Field[Any], json: JsonKey) -> object:
     if json.absent is not REQUIRED:
         return json.absent
     if f.default_factory is not MISSING:
@@ -151,25 +151,25 @@ def _default(f: Field[Any], json: Key) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KeyReader:
     """How one field is read: its name, key and kind, and the value where the key is missing;
     REQUIRED if it may not be."""
 
     field: str
     key: str
-    kind: Kind
+    kind: JsonKind
     absent: object
 
 
-_ENTRIES: dict[type[JsonRecord], tuple[Entry, ...]] = {}
+_ENTRIES: dict[type[JsonRecord], tuple[KeyReader, ...]] = {}
 
 
-def _entries(record: type[JsonRecord]) -> tuple[Entry, ...]:
+def _entries(record: type[JsonRecord]) -> tuple[KeyReader, ...]:
     if record in _ENTRIES:
         return _ENTRIES[record]
     hints = get_type_hints(record, include_extras=True)
     _ENTRIES[record] = tuple(
-        Entry(f.name, json.name or f.name, kind_of(hints[f.name]), _default(f, json))
+        KeyReader(f.name, json.name or f.name, kind_of(hints[f.name]), _default(f, json))
         for f, json in keys_of(record)
     )
     return _ENTRIES[record]
@@ -178,25 +178,25 @@ def _entries(record: type[JsonRecord]) -> tuple[Entry, ...]:
 # -- kinds -----------------------------------------------------------------------------------------
 
 
-def word(form: str, noun: str) -> Kind:
+def word(form: str, noun: str) -> JsonKind:
     """Text that matches `form` entirely, which messages call `noun`."""
     pattern = re.compile(form)
-    return Kind(
+    return JsonKind(
         lambda reader, key: reader.word(key, pattern, noun),
         {"type": "string", "pattern": f"^{form}$"},
     )
 
 
-def words(form: str, noun: str) -> Kind:
+def words(form: str, noun: str) -> JsonKind:
     """A list of text, each of which matches `form` entirely."""
     pattern, row = re.compile(form), word(form, noun)
-    return Kind(
+    return JsonKind(
         lambda reader, key: reader.words(key, pattern, noun),
         {"type": "array", "items": row.schema},
     )
 
 
-def one_of(choices: Mapping[str, object] | tuple[str, ...]) -> Kind:
+def one_of(choices: Mapping[str, object] | tuple[str, ...]) -> JsonKind:
     """Text that is one of `choices`."""
 
     def read(reader: Reader, key: str) -> str:
@@ -205,7 +205,7 @@ def one_of(choices: Mapping[str, object] | tuple[str, ...]) -> Kind:
             raise reader.unknown(value, choices, key)
         return value
 
-    return Kind(read, {"enum": list(choices)})
+    return JsonKind(read, {"enum": list(choices)})
 
 
 def _size(reader: Reader, key: str) -> Dim:
@@ -245,36 +245,36 @@ def _objects(reader: Reader, key: str) -> dict[str, object]:
     return dict(reader.items(key))
 
 
-_COUNT = Kind(Reader.number, {"type": "integer", "minimum": 0, "maximum": MOST})
-_TEXT = Kind(lambda reader, key: reader.get(key, str), {"type": "string"})
-_SIZE = Kind(_size, {"anyOf": [_COUNT.schema, _TEXT.schema]})
+_COUNT = JsonKind(Reader.number, {"type": "integer", "minimum": 0, "maximum": MOST})
+_TEXT = JsonKind(lambda reader, key: reader.get(key, str), {"type": "string"})
+_SIZE = JsonKind(_size, {"anyOf": [_COUNT.schema, _TEXT.schema]})
 # Objects of arbitrary names, each with an object that somebody else describes.
-OBJECTS = Kind(_objects, {"type": "object", "additionalProperties": {"type": "object"}})
-_KINDS: Mapping[Any, Kind] = {
+OBJECTS = JsonKind(_objects, {"type": "object", "additionalProperties": {"type": "object"}})
+_KINDS: Mapping[Any, JsonKind] = {
     str: _TEXT,
-    bool: Kind(Reader.flag, {"type": "boolean"}),
+    bool: JsonKind(Reader.flag, {"type": "boolean"}),
     int: _COUNT,
-    float: Kind(Reader.real, {"type": "number", "minimum": 0}),
+    float: JsonKind(Reader.real, {"type": "number", "minimum": 0}),
     Dim: _SIZE,
-    tuple[str, ...]: Kind(Reader.texts, {"type": "array", "items": _TEXT.schema}),
-    tuple[int, ...]: Kind(_sizes, {"type": "array", "items": _COUNT.schema}),
-    tuple[Dim, ...]: Kind(_shape, {"type": "array", "items": _SIZE.schema}),
-    Mapping[str, int]: Kind(_counts, {"type": "object", "additionalProperties": _COUNT.schema}),
-    Mapping[str, object]: Kind(lambda reader, key: reader.get(key, dict), {"type": "object"}),
+    tuple[str, ...]: JsonKind(Reader.texts, {"type": "array", "items": _TEXT.schema}),
+    tuple[int, ...]: JsonKind(_sizes, {"type": "array", "items": _COUNT.schema}),
+    tuple[Dim, ...]: JsonKind(_shape, {"type": "array", "items": _SIZE.schema}),
+    Mapping[str, int]: JsonKind(_counts, {"type": "object", "additionalProperties": _COUNT.schema}),
+    Mapping[str, object]: JsonKind(lambda reader, key: reader.get(key, dict), {"type": "object"}),
 }
 
 
-def kind_of(hint: Any) -> Kind:
+def kind_of(hint: Any) -> JsonKind:
     """The kind of a field by its type: text, flags, counts from 0 on, finite measurements from 0
     on, sizes (a number or the text of an expression), lists and objects of these and of records,
     and each of them or null."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return next(a for a in arguments if isinstance(a, Kind))
+        return next(a for a in arguments if isinstance(a, JsonKind))
     if hint in _KINDS:
         return _KINDS[hint]
     if isinstance(hint, type) and issubclass(hint, JsonRecord):
-        return Kind(lambda reader, key: hint.read(reader.child(key)), _reference(hint), (hint,))
+        return JsonKind(lambda reader, key: hint.read(reader.child(key)), _reference(hint), (hint,))
     if origin in (Union, UnionType) and NoneType in arguments:
         (value_hint,) = (argument for argument in arguments if argument is not NoneType)
         return _or_null(kind_of(value_hint))
@@ -282,24 +282,24 @@ def kind_of(hint: Any) -> Kind:
     return _table(record) if origin is Mapping else _rows(record)
 
 
-def _or_null(kind: Kind) -> Kind:
-    return Kind(
+def _or_null(kind: JsonKind) -> JsonKind:
+    return JsonKind(
         lambda reader, key: None if reader.is_null(key) else kind.read(reader, key),
         {"anyOf": [kind.schema, {"type": "null"}]},
         kind.records,
     )
 
 
-def _rows(record: type[JsonRecord]) -> Kind:
-    return Kind(
+def _rows(record: type[JsonRecord]) -> JsonKind:
+    return JsonKind(
         lambda reader, key: tuple(record.read(row) for row in reader.rows(key)),
         {"type": "array", "items": _reference(record)},
         (record,),
     )
 
 
-def _table(record: type[JsonRecord]) -> Kind:
-    return Kind(
+def _table(record: type[JsonRecord]) -> JsonKind:
+    return JsonKind(
         lambda reader, key: {name: record.read(row) for name, row in reader.table(key)},
         {"type": "object", "additionalProperties": _reference(record)},
         (record,),

@@ -57,7 +57,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class OutputDifference:
     """Over all outputs of `trials` random inputs: the largest absolute error, the largest magnitude
     (`scale`), and the largest ratio of an error to its tolerance (`worst`): up to 1 is agreement;
     infinity if an error is NaN."""
@@ -77,7 +77,7 @@ class Answer:
     ours: Latency
     threads: int
     peer: Latency | None = None
-    difference: Difference | None = None
+    difference: OutputDifference | None = None
     not_compared: str = ""
     precision: str = "float32"
     streams: int = 0
@@ -106,7 +106,7 @@ def compare_fresh(request: Request) -> Answer:
         reason = "\n  ".join(lines[-5:]) or f"exit code {process.returncode}"
         raise InternalError(f"the fresh process failed:\n  {reason}", where=request.library)
     parsed = json.loads(process.stdout.splitlines()[-1])
-    kinds = {"ours": Latency, "peer": Latency, "difference": Difference}
+    kinds = {"ours": Latency, "peer": Latency, "difference": OutputDifference}
     parts = {name: kind(**parsed[name]) for name, kind in kinds.items() if parsed[name]}
     return Answer(**{**parsed, **parts})
 
@@ -149,7 +149,7 @@ def compare(request: Request) -> Answer:
         reason = missing if request.model else request.why_alone
         return Answer(times["ours"], threads, not_compared=reason, **about)
     largest, scale, worst = (max(column) for column in zip(*errors, strict=True))
-    difference = Difference(largest, scale, worst, request.trials)
+    difference = OutputDifference(largest, scale, worst, request.trials)
     return Answer(times["ours"], threads, times["peer"], difference, **about)
 
 

@@ -18,7 +18,7 @@ CLASSES = 1000
 
 
 @dataclass(slots=True)
-class _Graph:
+class _ModelGraph:
     """The nodes and weights so far; every value is named after the layer that produces it."""
 
     generator: np.random.Generator
@@ -94,7 +94,7 @@ def resnet18(*, batch: int | str = 1, image: int = 224, seed: int = 0) -> ModelP
     """
     from onnx import TensorProto, helper
 
-    graph = _Graph(np.random.default_rng(seed))
+    graph = _ModelGraph(np.random.default_rng(seed))
     x = graph.conv_bn("image", "stem", (3, STAGE_WIDTHS[0]), 7, 2, 1.0)
     x = graph.add("Relu", "stem.relu", [x])
     x = graph.add(

@@ -7,7 +7,7 @@ from pathlib import Path
 from tensorkiln.base.text import listed, size_text
 from tensorkiln.cli.library_report import some
 from tensorkiln.cli.tables import columns, dims_text
-from tensorkiln.frontend.onnx.summary import ModelSummary, Tensor
+from tensorkiln.frontend.onnx.summary import ModelSummary, TensorSummary
 
 
 def model_text(model: ModelSummary, everything: bool) -> str:
@@ -37,6 +37,6 @@ def model_text(model: ModelSummary, everything: bool) -> str:
     return "\n".join([*parts, f"whether it can be compiled: kiln check {model.path}"])
 
 
-def _row(t: Tensor, *cells: str) -> tuple[str, ...]:
+def _row(t: TensorSummary, *cells: str) -> tuple[str, ...]:
     shape = "rank unknown" if t.shape is None else dims_text(t.shape)
     return (t.name, t.dtype, shape, *cells)

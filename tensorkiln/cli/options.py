@@ -84,7 +84,7 @@ class _Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-class _Target(_Once):
+class _TargetOption(_Once):
     """As `_Once`; the value `help` lists the targets, before what is missing is asked for."""
 
     def __call__(
@@ -185,7 +185,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         metavar="TARGET",
-        action=_Target,
+        action=_TargetOption,
         type=target,
         help="native (default: this CPU), llvm (x86-64 baseline), a tag such as raspberrypi/4b, or "
         "JSON text; help lists all",

@@ -9,11 +9,11 @@ from tensorkiln.ir.relax import Function, TensorType, size_symbols
 
 
 def is_size(d: Expr) -> bool:
-    """Whether `Sizes` can express an extent: a number or a single symbol."""
+    """Whether `KernelExtents` can express an extent: a number or a single symbol."""
     return isinstance(d, Var) or int_value(d) is not None
 
 
-class Sizes:
+class KernelExtents:
     """The extents of a function as C: numbers, and the parameters `s_0`, `s_1`, ... that the kernel
     gets after its tensors."""
 
@@ -44,7 +44,7 @@ def kernel_head(f: Function, symbol: str, names: Sequence[str]) -> str:
         f"{'' if i == len(types) - 1 else 'const '}{t.dtype.row.c} *{name}"
         for i, (t, name) in enumerate(zip(types, names, strict=True))
     ]
-    return f"void {symbol}({', '.join([*params, *Sizes(f).parameters])})"
+    return f"void {symbol}({', '.join([*params, *KernelExtents(f).parameters])})"
 
 
 def c_source(head: str, declarations: str, body: str) -> bytes:

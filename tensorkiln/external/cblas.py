@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorkiln.artifact import Artifact
-from tensorkiln.external.c_text import Sizes, c_source, kernel_head
+from tensorkiln.external.c_text import KernelExtents, c_source, kernel_head
 from tensorkiln.external.host_library import LibraryExternal
 from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.relax import Call, Function, TensorType
@@ -55,7 +55,7 @@ def emit(f: Function, symbol: str) -> list[Artifact]:
     trans_b = call.op == "matmul" and bool(call.attrs.transpose_b)
     n, k = (int_value(d) for d in (b.shape[-2:] if trans_b else b.shape[-1:-3:-1]))
     shared = b.ndim == 2 and not trans_a  # all rows of `a` are of one product
-    sizes = Sizes(f)
+    sizes = KernelExtents(f)
     rows = a.shape[:-1] if shared else (a.shape[-1 if trans_a else -2],)
     gemm, c = _GEMM[a.dtype.name]
     bias = len(f.params) == 3

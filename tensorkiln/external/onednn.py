@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorkiln.artifact import Artifact
-from tensorkiln.external.c_text import Sizes, c_source, kernel_head
+from tensorkiln.external.c_text import KernelExtents, c_source, kernel_head
 from tensorkiln.external.host_library import LibraryExternal
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Call, Function, TensorType
@@ -150,7 +150,7 @@ def emit(f: Function, symbol: str) -> list[Artifact]:
 def _convolution_dims(f: Function, call: Call) -> list[list[str]]:
     """Dimensions of operands and result, as C; weights of groups are [groups, O / groups, ...]."""
     types = [*(p.tensor for p in f.params), f.result.type]
-    sizes, groups = Sizes(f), int(call.attrs.groups)
+    sizes, groups = KernelExtents(f), int(call.attrs.groups)
     dims = [[sizes.one(d) for d in t.shape] for t in types if isinstance(t, TensorType)]
     if groups > 1:
         outputs = int_value(f.params[1].tensor.shape[0])
@@ -162,7 +162,7 @@ def _convolution_dims(f: Function, call: Call) -> list[list[str]]:
 def _linear_dims(f: Function) -> list[list[str]]:
     """All leading dimensions as one; weights as [N, K]."""
     x, w = (p.tensor for p in f.params[:2])
-    sizes = Sizes(f)
+    sizes = KernelExtents(f)
     rows, (k, n) = sizes.product(x.shape[:-1]), map(sizes.one, w.shape)
     return [[rows, k], [n, k], *([[n]] if len(f.params) == 3 else []), [rows, n]]
 

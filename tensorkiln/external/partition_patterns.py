@@ -63,7 +63,9 @@ class PartitionPatterns:
         new_functions: _Made = {}
         names = set(mod)
         graphs: dict[str, Function] = {
-            f.name: _Graph(f, self.target, self._of(f, externals), new_functions, names).run()
+            f.name: _Partitioning(
+                f, self.target, self._of(f, externals), new_functions, names
+            ).run()
             for f in mod.unplanned
         }
         if all(graphs[f.name] is f for f in mod.unplanned):
@@ -75,7 +77,7 @@ class PartitionPatterns:
         return [e for e in externals if e.may_take_of(f, self.target)]
 
 
-class _Graph:
+class _Partitioning:
     """The partitioning of one graph function. `new_functions` are the functions added to the
     module, by name and text, and `function_names` all names in use."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tensorkiln.artifact import Artifact
 from tensorkiln.artifact.artifact_set import ArtifactSet
-from tensorkiln.artifact.binary import Binary
+from tensorkiln.artifact.binary import BinaryFile
 from tensorkiln.artifact.components import (
     Component,
     archive_components,
@@ -69,7 +69,7 @@ def contents_of(subject: Subject) -> Contents:
     return Contents(name, components(metadata, objects), metadata.origin.model, digest)
 
 
-def _objects(subject: Subject) -> list[Binary]:
+def _objects(subject: Subject) -> list[BinaryFile]:
     """The binaries that a library is: itself, or the members of a static one."""
     if subject.kind in ("library", "file") and subject.itself is not None:
         files = [subject.itself]
@@ -78,7 +78,7 @@ def _objects(subject: Subject) -> list[Binary]:
     return [binary_of(a.view, a.name) for a in files if binary_format(bytes(a.view[:8]))]
 
 
-def _metadata(binary: Binary) -> Metadata | None:
+def _metadata(binary: BinaryFile) -> Metadata | None:
     return library_metadata(binary) if binary.section(METADATA) is not None else None
 
 

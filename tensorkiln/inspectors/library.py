@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorkiln.artifact import sections
-from tensorkiln.artifact.binary import Binary
+from tensorkiln.artifact.binary import BinaryFile
 from tensorkiln.artifact.metadata import Metadata
 from tensorkiln.artifact.read_binary import read_binary
 from tensorkiln.base.errors import UserError
@@ -79,7 +79,7 @@ def inspect_library(path: str | Path) -> LibraryReport:
     )
 
 
-def library_metadata(binary: Binary) -> Metadata:
+def library_metadata(binary: BinaryFile) -> Metadata:
     """The metadata of a library. UserError if it has no metadata section (code `bad-library`), or
     one that cannot be parsed (`bad-metadata`)."""
     section = binary.section(sections.METADATA)
@@ -92,7 +92,7 @@ def library_metadata(binary: Binary) -> Metadata:
     return Metadata.from_bytes(binary.content(section), f"{binary.place}:{sections.METADATA}")
 
 
-def kernels_of(binary: Binary, metadata: Metadata) -> dict[str, list[ObjectFunction]]:
+def kernels_of(binary: BinaryFile, metadata: Metadata) -> dict[str, list[ObjectFunction]]:
     """The functions of each kernel in order of address, including its parallel bodies
     (`name.body0`). Empty for a stripped library, which has no symbols for them."""
     symbols = {kernel.symbol for kernel in metadata.kernels}

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from tensorkiln.artifact import Artifact, Later
-from tensorkiln.artifact.binary import Binary, Section, Symbol
+from tensorkiln.artifact.binary import BinaryFile, Section, Symbol
 from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.packages import missing_package
@@ -42,7 +42,7 @@ class LinkedCode(Later):
     """The content of an artifact whose object was linked into a library: the code of some of the
     library's functions."""
 
-    def __init__(self, binary: Binary, functions: Sequence[ObjectFunction]):
+    def __init__(self, binary: BinaryFile, functions: Sequence[ObjectFunction]):
         self.binary, self.functions = binary, tuple(functions)
         self.size = sum(f.size for f in functions)
 
@@ -57,12 +57,12 @@ class LinkedCode(Later):
         return memoryview(b"".join(self.chunks()))
 
 
-def code_of(binary: Binary, f: ObjectFunction) -> memoryview:
+def code_of(binary: BinaryFile, f: ObjectFunction) -> memoryview:
     """The bytes of a function."""
     return binary.content(f.section)[f.start : f.start + f.size]
 
 
-def functions_of(binary: Binary) -> tuple[ObjectFunction, ...]:
+def functions_of(binary: BinaryFile) -> tuple[ObjectFunction, ...]:
     """All functions of the symbol table (else of the dynamic one), by section and address. A
     function without a size extends to the next one. UserError (code `bad-library`) for a function
     outside its section."""
@@ -90,7 +90,7 @@ def functions_of(binary: Binary) -> tuple[ObjectFunction, ...]:
     return tuple(functions)
 
 
-def _opened(artifact: Artifact) -> tuple[Binary, tuple[ObjectFunction, ...]]:
+def _opened(artifact: Artifact) -> tuple[BinaryFile, tuple[ObjectFunction, ...]]:
     content = artifact.content
     if isinstance(content, LinkedCode):
         return content.binary, content.functions
@@ -122,7 +122,7 @@ def show_symbols(artifact: Artifact) -> Iterator[str]:
     yield from table_lines(("address", "bytes", "kind", "seen", "section", "symbol"), rows, "rr")
 
 
-def _symbol_row(binary: Binary, s: Symbol) -> tuple[str, ...]:
+def _symbol_row(binary: BinaryFile, s: Symbol) -> tuple[str, ...]:
     kind = "function" if s.is_function else "data" if s.is_data else "-"
     visibility = "inside" if s.is_hidden or not s.is_global else "outside"
     if not s.is_defined:
@@ -192,7 +192,7 @@ def _lines(
 class _Names:
     """Names for addresses: functions of a linked file, relocations of an object."""
 
-    def __init__(self, binary: Binary, functions: Sequence[ObjectFunction]):
+    def __init__(self, binary: BinaryFile, functions: Sequence[ObjectFunction]):
         self._binary = binary
         self._functions = (
             sorted(functions, key=lambda f: f.address) if not binary.relocatable else []
@@ -223,7 +223,7 @@ class _Names:
         return rows[i][1] if i < len(rows) and rows[i][0] < offset + size else ""
 
 
-def _engine(binary: Binary) -> Any:
+def _engine(binary: BinaryFile) -> Any:
     try:
         import capstone
     except ImportError:

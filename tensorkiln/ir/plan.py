@@ -96,7 +96,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ArgumentAccess:
     """A tensor that a call reads or writes: the number of the argument, its place, and its shape as
     it lies in memory, over the symbolic dimensions of the graph."""
 
@@ -107,7 +107,9 @@ class Access:
     written: bool
 
 
-def accesses(call: PlannedCall, kernel: Function | PrimFunc | KnownKernel) -> Iterator[Access]:
+def accesses(
+    call: PlannedCall, kernel: Function | PrimFunc | KnownKernel
+) -> Iterator[ArgumentAccess]:
     """Yield the tensors that the kernel of a call reads, then those that it writes."""
     sizes: dict[Var, Expr] = {}
     tensors: list[tuple[int, DType, tuple[Expr, ...]]] = []
@@ -129,4 +131,4 @@ def accesses(call: PlannedCall, kernel: Function | PrimFunc | KnownKernel) -> It
         place = call.args[i]
         assert isinstance(place, Address), place  # the verifier has seen the call
         extents = tuple(substitute(d, sizes) if free_vars(d) else d for d in shape)
-        yield Access(i, place, dtype, extents, k >= len(tensors) - outputs)
+        yield ArgumentAccess(i, place, dtype, extents, k >= len(tensors) - outputs)

@@ -136,10 +136,10 @@ def called_type(f: FuncType, args: Sequence[Type], symbols: Container[Var] = ())
     by: Extents = {}
     for p, a in zip(f.params or (), args, strict=False):
         takes(p, a, by)
-    return replaced(erased(f.result, _Known(by, symbols)), by)
+    return replaced(erased(f.result, _SymbolUnion(by, symbols)), by)
 
 
-class _Known:
+class _SymbolUnion:
     """The union of two containers of symbols, made without copying them."""
 
     __slots__ = ("_first", "_second")
@@ -159,7 +159,7 @@ def loop_type(body: FuncType, state: Sequence[Type], symbols: Container[Var] = (
     whole = params[0] if len(params) == 1 else TupleType(params)
     by: Extents = {}
     if body.result == whole and all(takes(p, a, by) for p, a in zip(params, state, strict=False)):
-        return replaced(erased(whole, _Known(by, symbols)), by)
+        return replaced(erased(whole, _SymbolUnion(by, symbols)), by)
     return erased(whole, symbols)
 
 

@@ -11,7 +11,7 @@ from tensorkiln.ir.hints import among
 from tensorkiln.ir.malformed import Malformed, listed, step, stored
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.outputs import outputs_of
-from tensorkiln.ir.plan import Access, Address, Plan, accesses
+from tensorkiln.ir.plan import Address, ArgumentAccess, Plan, accesses
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import CallKernel, MatchBuffer, PrimFunc, TensorProgram
 from tensorkiln.ir.tensor_bytes import known_bytes
@@ -134,7 +134,7 @@ def _room(place: Address, plan: Plan) -> int | None:
     return known_bytes(t.dtype, t.physical_shape)
 
 
-def _check_memory(a: Access, plan: Plan) -> None:
+def _check_memory(a: ArgumentAccess, plan: Plan) -> None:
     place, size = a.place, known_bytes(a.dtype, a.shape)
     start, have = int_value(place.offset), _room(place, plan)
     is_result = place.base == "tensor" and place.index >= len(plan.inputs)

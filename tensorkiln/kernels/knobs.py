@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from tensorkiln.base.errors import UserError, nearest
-from tensorkiln.base.record import Kind
+from tensorkiln.base.record import JsonKind
 from tensorkiln.base.schema import Reader
 from tensorkiln.target import Target
 
@@ -39,7 +39,7 @@ def _read(reader: Reader, key: str) -> tuple[tuple[str, int], ...]:
 
 
 # (name, value) of knobs, by name; in JSON an object.
-NamedValues = Annotated[tuple[tuple[str, int], ...], Kind(_read)]
+NamedValues = Annotated[tuple[tuple[str, int], ...], JsonKind(_read)]
 
 
 @dataclass(frozen=True, slots=True)

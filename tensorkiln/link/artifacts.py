@@ -23,7 +23,7 @@ from tensorkiln.artifact.metadata import ConstantInfo, constants_from
 from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.artifact.sections import ARTIFACTS, ARTIFACTS_HEAD
 from tensorkiln.base.errors import UnsupportedError, UserError
-from tensorkiln.base.record import OMITTED, JsonRecord, Kind, word, words
+from tensorkiln.base.record import OMITTED, JsonKind, JsonRecord, word, words
 from tensorkiln.base.schema import Reader
 from tensorkiln.link.data_section import DataSection
 from tensorkiln.link.isolate import ADDON
@@ -78,7 +78,7 @@ class LinkPlan(JsonRecord):
         str, word(r"[A-Za-z0-9_.]{1,40}(-[A-Za-z0-9_.]{1,40}){1,5}", "a target triple")
     ]
     exports: Annotated[tuple[str, ...], _EXPORTS] = ()
-    libraries: Annotated[tuple[str, ...], Kind(_libraries)] = ()
+    libraries: Annotated[tuple[str, ...], JsonKind(_libraries)] = ()
     prefix: _Prefix = ""  # of the C entries; in a static library also of internal symbols
     system_lib_prefix: _Prefix = ""
     # Weights begin at a page, not at a huge one.

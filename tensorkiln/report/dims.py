@@ -45,7 +45,7 @@ class DimEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Dims(JsonRecord):
+class DimsReport(JsonRecord):
     """What `explain_dims` returns: which dimensions are symbolic and why, and the nodes after which
     shapes are without them; `outputs` are the shapes of results, and `conditions` what sizes a call
     may have, each with the node that requires it. `branch_conditions` are those of nodes in
@@ -78,7 +78,7 @@ def _node(row: DimOrigin | DimEnd) -> str:
     return f"{row.node} ({row.operator})" if row.node != row.operator else row.operator
 
 
-def explain_dims(model: Any, *, freeze: Mapping[str, int] | None = None) -> Dims:
+def explain_dims(model: Any, *, freeze: Mapping[str, int] | None = None) -> DimsReport:
     """Which dimensions of a model are symbolic, and which input or node makes them so; and the
     nodes at which each ends, after which shapes are constant in it.
 
@@ -92,7 +92,7 @@ def explain_dims(model: Any, *, freeze: Mapping[str, int] | None = None) -> Dims
     public = [stated(f) for f in graphs if not f.is_private]
     always = tuple(c for f in public for c in _texts(f, conditions_of(f)))
     branches = dict.fromkeys(c for f in public for c in _texts(f, of_branches(f)))
-    return Dims(origins, ends, tuple(_outputs(mod)), always, tuple(branches))
+    return DimsReport(origins, ends, tuple(_outputs(mod)), always, tuple(branches))
 
 
 def _texts(f: Function, conditions: Iterable[SizeCondition]) -> Iterator[str]:

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from tensorkiln.runtime.device_memory import (
-    Context,
+    DeviceContext,
+    DeviceMemory,
     Driver,
     Free,
-    Memory,
     opened_library,
     unusable,
 )
@@ -101,7 +101,7 @@ def _check(error: int, operation: str, code: str = "device-failed") -> None:
     raise DeviceError(words, code=code)
 
 
-class CudaContext(Context):
+class CudaContext(DeviceContext):
     """A device's primary context. Libraries retain it themselves, so its handle is 0."""
 
     def __init__(self, driver: Driver, index: int, context: int):
@@ -188,22 +188,22 @@ class CudaDriver(Driver):
         _check(error, "cuDevicePrimaryCtxRetain", "no-driver")
         return CudaContext(self, index, context.value or 0)
 
-    def new_memory(self, context: Context, nbytes: int) -> Memory:
+    def new_memory(self, context: DeviceContext, nbytes: int) -> DeviceMemory:
         """Uninitialised memory. Raises DeviceMemoryError (code `device-memory`)."""
         assert isinstance(context, CudaContext)
         self.require_process()
         if not nbytes:
-            return Memory(context, 0, lambda: None)
+            return DeviceMemory(context, 0, lambda: None)
         address = _P()
         with context.current() as cu:
             error = cu.cuMemAlloc(ctypes.byref(address), nbytes)
             _check(error, f"cuMemAlloc of {nbytes} bytes", "device-memory")
         pointer = address.value or 0
-        return Memory(context, pointer, lambda: context.free(pointer))
+        return DeviceMemory(context, pointer, lambda: context.free(pointer))
 
-    def memory_of(self, handle: int, index: int, free: Free) -> Memory:
+    def memory_of(self, handle: int, index: int, free: Free) -> DeviceMemory:
         """Memory at an address that somebody else has made; its context is the primary one."""
-        return Memory(self.context_of(index), handle, free)
+        return DeviceMemory(self.context_of(index), handle, free)
 
 
 CUDA_DRIVER = CudaDriver()

@@ -17,18 +17,18 @@ from tensorkiln.runtime.locks import ProcessLock
 Free = Callable[[], object]
 
 
-class Memory:
+class DeviceMemory:
     """Memory on a device; its handle is 0 if it has no bytes. What a handle is says DLPack: an
     address, or a memory object."""
 
-    def __init__(self, context: Context, handle: int, free: Free):
+    def __init__(self, context: DeviceContext, handle: int, free: Free):
         """`free` is called when this object is garbage."""
         self.context = context
         self.handle = handle
         context.driver.finalize(self, [free])
 
 
-class Context(ABC):
+class DeviceContext(ABC):
     """What tensors on one device share, and a queue for copies, which wait until they are done.
 
     `handle` is the context that libraries are to use (kiln_executor_set_device() in kiln.h); 0:
@@ -40,19 +40,21 @@ class Context(ABC):
         self.index = index
         self.handle = handle
 
-    def write(self, memory: Memory, offset: int, source: int, nbytes: int) -> None:
+    def write(self, memory: DeviceMemory, offset: int, source: int, nbytes: int) -> None:
         """Copy from the host."""
         self.driver.require_process()
         if nbytes:
             self._write(memory.handle, offset, source, nbytes)
 
-    def read(self, memory: Memory, offset: int, target: int, nbytes: int) -> None:
+    def read(self, memory: DeviceMemory, offset: int, target: int, nbytes: int) -> None:
         """Copy to the host."""
         self.driver.require_process()
         if nbytes:
             self._read(memory.handle, offset, target, nbytes)
 
-    def copy(self, to: Memory, to_offset: int, source: Memory, offset: int, nbytes: int) -> None:
+    def copy(
+        self, to: DeviceMemory, to_offset: int, source: DeviceMemory, offset: int, nbytes: int
+    ) -> None:
         """Copy within the device; both are memory of this context."""
         self.driver.require_process()
         if nbytes:
@@ -84,7 +86,7 @@ class Driver(ABC):
 
     def __init__(self) -> None:
         self._lock = ProcessLock(threading.Lock)
-        self._contexts: dict[int, Context] = {}  # by index
+        self._contexts: dict[int, DeviceContext] = {}  # by index
         self._used_by: list[int] = []  # the process that called the driver
 
     def require_process(self) -> None:
@@ -108,7 +110,7 @@ class Driver(ABC):
             for function in free:
                 function()
 
-    def context_of(self, index: int) -> Context:
+    def context_of(self, index: int) -> DeviceContext:
         """The context of a device, which lives as long as the process. Raises DeviceError (code
         `no-device`) without a device of that index."""
         with self._lock:
@@ -131,15 +133,15 @@ class Driver(ABC):
         """How many devices of this kind the system has."""
 
     @abstractmethod
-    def _open(self, index: int) -> Context:
+    def _open(self, index: int) -> DeviceContext:
         """A new context of the device of that index, which exists. The lock is held."""
 
     @abstractmethod
-    def new_memory(self, context: Context, nbytes: int) -> Memory:
+    def new_memory(self, context: DeviceContext, nbytes: int) -> DeviceMemory:
         """Uninitialised memory. Raises DeviceMemoryError (code `device-memory`)."""
 
     @abstractmethod
-    def memory_of(self, handle: int, index: int, free: Free) -> Memory:
+    def memory_of(self, handle: int, index: int, free: Free) -> DeviceMemory:
         """Memory that somebody else has made, on the device of that index; `free` gives it back."""
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from tensorkiln.runtime.actual_types import is_a
 from tensorkiln.runtime.device import CPU, CUDA, OPENCL, Device, cuda, opencl
 from tensorkiln.runtime.device_drivers import driver_of
-from tensorkiln.runtime.device_memory import Memory
+from tensorkiln.runtime.device_memory import DeviceMemory
 from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
 from tensorkiln.runtime.tensor import (
     ALIGN,
@@ -38,7 +38,7 @@ class DeviceTensor:
 
     def __init__(
         self,
-        memory: Memory,
+        memory: DeviceMemory,
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
         device: Device,

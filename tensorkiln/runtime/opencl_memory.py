@@ -9,10 +9,10 @@ import weakref
 from typing import Any
 
 from tensorkiln.runtime.device_memory import (
-    Context,
+    DeviceContext,
+    DeviceMemory,
     Driver,
     Free,
-    Memory,
     opened_library,
     unusable,
 )
@@ -70,7 +70,7 @@ def _check(error: int, operation: str, code: str = "device-failed") -> None:
         raise DeviceError(f"{operation} failed with OpenCL error {error}", code=code)
 
 
-class OpenCLContext(Context):
+class OpenCLContext(DeviceContext):
     """A context of one device, and a queue in it."""
 
     def __init__(self, driver: Driver, handle: int, device: int, index: int):
@@ -154,20 +154,20 @@ class OpenCLDriver(Driver):
         context = self._by_handle[handle] = OpenCLContext(self, handle, device_id, index)
         return context
 
-    def new_memory(self, context: Context, nbytes: int) -> Memory:
+    def new_memory(self, context: DeviceContext, nbytes: int) -> DeviceMemory:
         """Uninitialised memory. Raises DeviceMemoryError (code `device-memory`)."""
         self.require_process()
         cl, error = _library(), _I()
         if not nbytes:
-            return Memory(context, 0, lambda: None)
+            return DeviceMemory(context, 0, lambda: None)
         handle = cl.clCreateBuffer(context.handle, _READ_WRITE, nbytes, None, ctypes.byref(error))
         _check(error.value, f"clCreateBuffer of {nbytes} bytes", "device-memory")
-        return Memory(context, handle, lambda: cl.clReleaseMemObject(handle))
+        return DeviceMemory(context, handle, lambda: cl.clReleaseMemObject(handle))
 
-    def memory_of(self, handle: int, index: int, free: Free) -> Memory:
+    def memory_of(self, handle: int, index: int, free: Free) -> DeviceMemory:
         """A memory object that somebody else has made, in its own context."""
         if not handle:
-            return Memory(self.context_of(index), 0, free)
+            return DeviceMemory(self.context_of(index), 0, free)
         cl, context, device = _library(), _P(), _P()
         self.require_process()
         size = ctypes.sizeof(context)
@@ -184,7 +184,7 @@ class OpenCLDriver(Driver):
                 _check(cl.clRetainContext(context_handle), "clRetainContext")
                 owner = OpenCLContext(self, context_handle, device.value or 0, index)
                 self._by_handle[context_handle] = owner
-        return Memory(owner, handle, free)
+        return DeviceMemory(owner, handle, free)
 
 
 OPENCL_DRIVER = OpenCLDriver()

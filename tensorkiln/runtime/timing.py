@@ -32,7 +32,7 @@ from tensorkiln.base.schema import Reader
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.runtime.load import load_module
 from tensorkiln.runtime.module import Module
-from tensorkiln.runtime.trial import Array, Memory, Trial, WrongResult, trial_of
+from tensorkiln.runtime.trial import Array, Trial, TrialMemory, WrongResult, trial_of
 
 STARTING = 60.0  # seconds until a new process has loaded both libraries
 _ROUNDS = 5
@@ -165,7 +165,7 @@ def _say(stage: str) -> None:
 
 
 def _timed(folder: Path, trial: Trial) -> Verdict:
-    memory = Memory(trial)
+    memory = TrialMemory(trial)
     inputs = memory.walk()
     calls: list[Callable[[], object]] = []
     results: list[Array] = []

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.record import JsonRecord, Kind, json_key
+from tensorkiln.base.record import JsonKind, JsonRecord, json_key
 from tensorkiln.base.schema import Reader
 from tensorkiln.runtime.tensor import aligned_empty, dtype_named
 
@@ -60,7 +60,7 @@ class Operand(JsonRecord):
 
     dtype: str
     shape: tuple[int, ...]
-    axes: Annotated[tuple[tuple[int, int, int, int], ...], Kind(_axes)]
+    axes: Annotated[tuple[tuple[int, int, int, int], ...], JsonKind(_axes)]
 
     def validate(self, reader: Reader) -> None:
         """See `JsonRecord`."""
@@ -227,7 +227,7 @@ def _require_near(
     )
 
 
-class Memory:
+class TrialMemory:
     """The operands of a trial in memory between guard bytes, and arrays for results."""
 
     def __init__(self, trial: Trial):

@@ -30,9 +30,9 @@ from tensorkiln.frontend import hashes_of, import_model
 from tensorkiln.frontend.onnx.summary import file_names
 from tensorkiln.link.toolchain import choose_toolchain
 from tensorkiln.pipeline import compile
-from tensorkiln.scale.manifest import Row
+from tensorkiln.scale.manifest import ManifestRow
 from tensorkiln.scale.options import Options
-from tensorkiln.scale.results import File, Results
+from tensorkiln.scale.results import BuiltFile, Results
 from tensorkiln.scale.storage import download, is_url, storage_of
 from tensorkiln.target import Target
 
@@ -100,7 +100,7 @@ class Work:
     jobs: int
 
 
-def work_of(row: Row, model: ModelFile, output: str, cache: str | None, jobs: int) -> Work:
+def work_of(row: ManifestRow, model: ModelFile, output: str, cache: str | None, jobs: int) -> Work:
     """The work of a row. Its key is the hash of everything that the row's bytes depend on."""
     compiler = compiler_identity()
     source = model.source
@@ -119,7 +119,7 @@ def work_of(row: Row, model: ModelFile, output: str, cache: str | None, jobs: in
 class Built:
     """A worker's answer for one row."""
 
-    files: tuple[File, ...]
+    files: tuple[BuiltFile, ...]
     cached: bool
     notes: tuple[str, ...] = ()
 
@@ -140,7 +140,7 @@ def build(work: Work) -> Built:
         if files is None:
             notes = _made(work, results, folder)
             paths = {name: _path(folder, name) for name in work.names}
-            files = tuple(File.of(name, path) for name, path in paths.items())
+            files = tuple(BuiltFile.of(name, path) for name, path in paths.items())
             results.keep(work.key, files, paths)
         for file in files[1:] + files[:1]:  # the library last: it needs what is beside it
             output.put(file.name, _path(folder, file.name))
@@ -156,14 +156,14 @@ def _path(folder: Path, name: str) -> Path:
     return folder / PurePosixPath(name).name
 
 
-def _found(work: Work, results: Results, folder: Path) -> tuple[File, ...] | None:
+def _found(work: Work, results: Results, folder: Path) -> tuple[BuiltFile, ...] | None:
     """The files of a cached result, copied to a folder and named after this row: the same result
     may have been made for a row of another name. None if it is not cached."""
     cached_files = results.find(work.key)
     if cached_files is None or len(cached_files) != len(work.names):
         return None
     files = tuple(
-        File(name, f.sha256, f.bytes) for name, f in zip(work.names, cached_files, strict=True)
+        BuiltFile(name, f.sha256, f.bytes) for name, f in zip(work.names, cached_files, strict=True)
     )
     return files if all(results.fetch(f, _path(folder, f.name)) for f in files) else None
 
@@ -239,7 +239,7 @@ def _fetched(model: ModelFile, results: Results, folder: Path) -> Path:
         to.parent.mkdir(parents=True, exist_ok=True)
         if name == model_name and model.data is not None:
             to.write_bytes(model.data)
-        elif not results.fetch(File(name, sha256, 0), to) and not _downloaded(model, name, to):
+        elif not results.fetch(BuiltFile(name, sha256, 0), to) and not _downloaded(model, name, to):
             raise UserError(
                 f"{name!r} is not on this machine, and no cache has it",
                 code="missing-file",

@@ -27,7 +27,7 @@ _HINT = "preprocess= makes the tensors"
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ColumnRows:
     """The tensors of one column in a batch, one per row. Row i is `values[starts[i]:...]` in the
     shape `shapes[i]`; if `starts` is None, all rows have one shape and `values` is [rows, *shape].
     The values of rows that were refused are undefined."""
@@ -179,7 +179,7 @@ def _fitted(sizes: Shape, row_dims: Sequence[Dim], says_shape: bool) -> Shape | 
 
 def tensors_of(
     column: Any, param: ParamInfo, dtype: np.dtype[Any], name: str, refused: Refusals
-) -> Rows:
+) -> ColumnRows:
     """The tensors of a column for an input [batch, ...] of `dtype`. `require_column` has passed.
     Rows that cannot be tensors of the input are added to `refused` with the reason."""
     if isinstance(column, pa.ChunkedArray):
@@ -208,7 +208,7 @@ def tensors_of(
         sizes = tuple(d for d in leaf.dims if d is not None)
         shape = _fitted(sizes, row_dims, leaf.says_shape)
         assert shape is not None
-        return Rows(flat.reshape(len(column), *shape))
+        return ColumnRows(flat.reshape(len(column), *shape))
     if len(leaf.dims) > 1 and leaf.dims.count(None) + (leaf.dims[0] is not None) > 1:
         return _of_nested(column, leaf, row_dims, dtype, name, refused)
     inner = tuple(d for d in leaf.dims[1:] if d is not None)
@@ -225,8 +225,8 @@ def tensors_of(
             refused.setdefault(row, text)
         shapes.append(shape or (0,))
     if not refused and len(shape_of_count) == 1 and len(shapes) * math.prod(shapes[0]) == len(flat):
-        return Rows(flat.reshape(len(column), *shapes[0]))
-    return Rows(flat, ends[:-1], shapes)
+        return ColumnRows(flat.reshape(len(column), *shapes[0]))
+    return ColumnRows(flat, ends[:-1], shapes)
 
 
 _TENSOR = pa.FixedShapeTensorType
@@ -274,7 +274,7 @@ def _as_numpy(values: Any, dtype: np.dtype[Any]) -> Array:
 
 def _of_bytes(
     column: Any, row_dims: Sequence[Dim], dtype: np.dtype[Any], name: str, refused: Refusals
-) -> Rows:
+) -> ColumnRows:
     """Tensors from a column of byte strings: row-major elements in this machine's byte order."""
     shape = tuple(d for d in row_dims if isinstance(d, int))
     size = math.prod(shape) * dtype.itemsize
@@ -283,7 +283,7 @@ def _of_bytes(
         begin = column.offset * size
         flat = np.frombuffer(data, np.uint8)[begin : begin + len(column) * size]
         if flat.ctypes.data % dtype.alignment == 0:
-            return Rows(flat.view(dtype).reshape(len(column), *shape))
+            return ColumnRows(flat.view(dtype).reshape(len(column), *shape))
     tensors = np.zeros((len(column), *shape), dtype)
     rows = tensors.reshape(len(column), -1).view(np.uint8)
     for row, value in enumerate(column):
@@ -296,7 +296,7 @@ def _of_bytes(
             refused.setdefault(row, text)
             continue
         rows[row] = np.frombuffer(buffer, np.uint8)
-    return Rows(tensors)
+    return ColumnRows(tensors)
 
 
 def _of_nested(
@@ -306,7 +306,7 @@ def _of_nested(
     dtype: np.dtype[Any],
     name: str,
     refused: Refusals,
-) -> Rows:
+) -> ColumnRows:
     """Tensors from nested lists of variable size, whose shapes only their values tell."""
     parts: list[Array] = []
     shapes: list[Shape] = []
@@ -325,4 +325,4 @@ def _of_nested(
         parts.append(part.reshape(-1))
         shapes.append(shape or (0,))
     starts = np.cumsum([0, *(len(p) for p in parts)], dtype=np.int64)
-    return Rows(np.concatenate(parts) if parts else np.empty(0, dtype), starts[:-1], shapes)
+    return ColumnRows(np.concatenate(parts) if parts else np.empty(0, dtype), starts[:-1], shapes)

@@ -22,7 +22,7 @@ class DaskExecutor(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """The future of a task that calls `fn(*args, **kwargs)`."""
-        future: Future[Any] = self._tasks.submit(_Call(fn, args, kwargs))
+        future: Future[Any] = self._tasks.submit(_OpaqueCall(fn, args, kwargs))
         self._held.add(future)
         future.add_done_callback(self._held.discard)
         return future
@@ -66,7 +66,7 @@ def dask_executor(address: str | None = None, *, cpus: int = 1) -> DaskExecutor:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Call:
+class _OpaqueCall:
     """A function with its arguments as one opaque object. If they were arguments of the task, Dask
     would search them for futures and tasks of its own, and take some keyword arguments for its own
     options."""

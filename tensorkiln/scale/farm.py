@@ -32,9 +32,9 @@ from tensorkiln.scale.build import (
 from tensorkiln.scale.executors import Given, given_executor
 from tensorkiln.scale.jobs import Failure, Job, Outcome, failure_of, run_jobs
 from tensorkiln.scale.local import LocalExecutor, local_executor
-from tensorkiln.scale.manifest import Row, read_manifest
+from tensorkiln.scale.manifest import ManifestRow, read_manifest
 from tensorkiln.scale.report import REPORT, FarmReport, Former, Made, State, read_report
-from tensorkiln.scale.results import File
+from tensorkiln.scale.results import BuiltFile
 from tensorkiln.scale.storage import Storage, is_url, storage_of
 
 _REPORT_EVERY = 2.0  # seconds between writes of the report while rows are made
@@ -88,7 +88,7 @@ def farm(
     return run.report()
 
 
-def _asked_rows(rows: Sequence[Row], only: Sequence[str]) -> list[Row]:
+def _asked_rows(rows: Sequence[ManifestRow], only: Sequence[str]) -> list[ManifestRow]:
     """The rows whose names match one of the patterns; UserError for a pattern that matches no
     row."""
     if isinstance(only, str):
@@ -108,7 +108,9 @@ def _asked_rows(rows: Sequence[Row], only: Sequence[str]) -> list[Row]:
 class _Run:
     """One run of a farm: the state of each row, by name."""
 
-    def __init__(self, out: Storage, rows: Sequence[Row], cache: str | None, progress: Progress):
+    def __init__(
+        self, out: Storage, rows: Sequence[ManifestRow], cache: str | None, progress: Progress
+    ):
         self._out, self._rows, self._cache, self._progress = out, rows, cache, progress
         self._former = read_report(out)
         self._made: dict[str, Made] = {}
@@ -133,7 +135,7 @@ class _Run:
             self._made[row.name] = entry
             self._progress.advance(1, row.name)
 
-    def _looked(self, row: Row, file: ModelFile | Failure, cpus: int) -> Made:
+    def _looked(self, row: ManifestRow, file: ModelFile | Failure, cpus: int) -> Made:
         about = Made.of(row)
         if isinstance(file, Failure):
             return about.failed(file)
@@ -148,7 +150,7 @@ class _Run:
         self._work[row.name] = work
         return about
 
-    def _is_there(self, row: Row, former: Former) -> bool:
+    def _is_there(self, row: ManifestRow, former: Former) -> bool:
         """Whether the files in the output are those that the former report lists."""
         if [f.name for f in former.files] != list(row.names):
             return False
@@ -158,7 +160,7 @@ class _Run:
                 return False
         return True
 
-    def _holds(self, file: File) -> bool:
+    def _holds(self, file: BuiltFile) -> bool:
         return self._out.sha256(file.name) == file.sha256
 
     def share(self) -> None:

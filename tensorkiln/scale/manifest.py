@@ -53,7 +53,7 @@ _NAME_TEXT = "a name of letters, digits and . _ + - that begins with a letter or
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ManifestModel:
     """A model of the manifest: an absolute path or a URL. `place` is its location in the manifest,
     for error messages."""
 
@@ -64,11 +64,11 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ManifestRow:
     """One library to build: `name` is the name of its file below the output, with `/`."""
 
     name: str
-    model: Model
+    model: ManifestModel
     target_name: str
     target: Target  # with precision and optimize
     options: Options
@@ -86,7 +86,7 @@ class Manifest:
     """The rows in the order of the manifest: by model, target, and the lists of options."""
 
     source: str
-    rows: tuple[Row, ...]
+    rows: tuple[ManifestRow, ...]
 
 
 def read_manifest(source: str | Path | Mapping[str, Any]) -> Manifest:
@@ -150,7 +150,7 @@ class _Reading:
         targets = list(self._targets(whole))
         overrides = [self._rule(r, i, "override") for i, r in enumerate(whole.rows("override"))]
         excludes = [self._rule(r, i, "exclude") for i, r in enumerate(whole.rows("exclude"))]
-        rows: dict[str, Row] = {}
+        rows: dict[str, ManifestRow] = {}
         matching_places = set[str]()
         for model, (target_name, target, target_settings, place) in itertools.product(
             models, targets
@@ -184,7 +184,7 @@ class _Reading:
             raise self.wrong("everything is excluded", "manifest.exclude")
         return Manifest(self.source, tuple(rows.values()))
 
-    def _require_new(self, rows: Mapping[str, Row], name: str, row: Row) -> None:
+    def _require_new(self, rows: Mapping[str, ManifestRow], name: str, row: ManifestRow) -> None:
         former_row = (
             next((r for r in rows.values() if name in r.names), None) if name in rows else None
         )
@@ -195,7 +195,9 @@ class _Reading:
                 "give one of the models another name",
             )
 
-    def _refuse_unused(self, rule: _Rule, models: Sequence[Model], targets: list[str]) -> None:
+    def _refuse_unused(
+        self, rule: _Rule, models: Sequence[ManifestModel], targets: list[str]
+    ) -> None:
         names_of_kind = {"model": [m.name for m in models], "target": targets}
         for key, names in names_of_kind.items():
             for pattern in rule.patterns.get(key, ()):
@@ -206,7 +208,7 @@ class _Reading:
 
     # -- models ------------------------------------------------------------------------------------
 
-    def _models(self, whole: Reader) -> Iterator[Model]:
+    def _models(self, whole: Reader) -> Iterator[ManifestModel]:
         place_of_name: dict[str, str] = {}
         for key, value in whole.items("models"):
             place = f"manifest.models.{key}"
@@ -224,7 +226,7 @@ class _Reading:
                     hint = "give it a name of its own: [models] NAME = PATH"
                     raise self.wrong(f"{name!r} is not {_NAME_TEXT}", place, hint)
                 place_of_name[name] = place
-                yield Model(name, path, place, settings)
+                yield ManifestModel(name, path, place, settings)
 
     def _files(self, key: str, path: str, place: str) -> Iterator[tuple[str, str]]:
         """The names and locations of the models that an entry stands for."""
@@ -302,12 +304,12 @@ class _Reading:
 
     def _row(
         self,
-        model: Model,
+        model: ManifestModel,
         target_name: str,
         target: Target,
         settings: Mapping[str, Any],
         place: str,
-    ) -> Row:
+    ) -> ManifestRow:
         records = self._records(settings.get("records") or (), place)
         options = Options.of({"name": library_name(model.name), **settings, "records": records})
         try:
@@ -324,7 +326,7 @@ class _Reading:
         if options.weights == "beside" and options.format != "so":
             message = f"weights lie beside shared libraries, not beside {name!r}"
             raise self.wrong(message, model.place)
-        return Row(name, model, target_name, row_target, options)
+        return ManifestRow(name, model, target_name, row_target, options)
 
 
 def _patterns(reader: Reader, key: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from ray.data import ActorPoolStrategy
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.scale.scorer import Scorer, Scoring
-from tensorkiln.scale.tables import Files, Part, Stream, read_part, source_of
+from tensorkiln.scale.tables import Files, Stream, TablePart, read_part, source_of
 
 _READ_ROWS = 256  # rows that are read at a time
 _BLOCK_BYTES = 32 << 20  # that a task reads: small, so that all CPUs finish at about the same time
@@ -74,7 +74,7 @@ def _actors() -> tuple[int | tuple[int, int], float]:
 class _Reader:
     """A task that reads parts of files, given by their numbers."""
 
-    def __init__(self, parts: list[Part], schema: Any):
+    def __init__(self, parts: list[TablePart], schema: Any):
         self._parts, self._schema = parts, schema
 
     def __call__(self, numbers: Any) -> Iterator[Any]:

@@ -14,8 +14,8 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.base.record import JsonRecord, json_key
 from tensorkiln.base.schema import Reader
 from tensorkiln.scale.jobs import Failure
-from tensorkiln.scale.manifest import Row
-from tensorkiln.scale.results import File
+from tensorkiln.scale.manifest import ManifestRow
+from tensorkiln.scale.results import BuiltFile
 from tensorkiln.scale.storage import MOST_TEXT, Storage
 
 REPORT = "farm.json"
@@ -53,7 +53,7 @@ class Made(JsonRecord):
     options: Mapping[str, object]
     names: tuple[str, ...] = field(metadata=json_key(hidden=True))
     key: str = ""
-    files: tuple[File, ...] = ()
+    files: tuple[BuiltFile, ...] = ()
     stamps: tuple[str, ...] = field(default=(), repr=False, metadata=json_key(hidden=True))
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -61,7 +61,7 @@ class Made(JsonRecord):
     failure: Failure | None = field(default=None, metadata=json_key("error"))
 
     @staticmethod
-    def of(row: Row) -> Made:
+    def of(row: ManifestRow) -> Made:
         """The row before any work on it."""
         return Made(
             row.name,
@@ -85,7 +85,7 @@ class Made(JsonRecord):
         """A copy with the notes of its compile."""
         return replace(self, notes=tuple(notes))
 
-    def done(self, state: State, files: Sequence[File], stamps: Sequence[str]) -> Made:
+    def done(self, state: State, files: Sequence[BuiltFile], stamps: Sequence[str]) -> Made:
         """A copy whose files exist now."""
         return replace(self, state=state, files=tuple(files), stamps=tuple(stamps))
 
@@ -177,7 +177,7 @@ class Former(JsonRecord):
 
     name: str
     key: str
-    files: tuple[File, ...]
+    files: tuple[BuiltFile, ...]
     stamps: tuple[str, ...]
 
 

@@ -31,7 +31,7 @@ _LOCAL_SHARE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class File(JsonRecord):
+class BuiltFile(JsonRecord):
     """A built file: its name below the output, its hash (SHA-256, hex) and size."""
 
     name: str
@@ -39,9 +39,9 @@ class File(JsonRecord):
     bytes: int
 
     @staticmethod
-    def of(name: str, path: Path) -> File:
+    def of(name: str, path: Path) -> BuiltFile:
         """The file of this name, whose content is at a path at the moment."""
-        return File(name, file_hash(path), path.stat().st_size)
+        return BuiltFile(name, file_hash(path), path.stat().st_size)
 
     def validate(self, reader: Reader) -> None:
         """See `JsonRecord`."""
@@ -82,7 +82,7 @@ class Results:
         if self.shared is not None and self._shared(_MARK) is None:
             self._note(f"the cache {self.shared.url!r} is another one on this worker")
 
-    def find(self, key: str) -> tuple[File, ...] | None:
+    def find(self, key: str) -> tuple[BuiltFile, ...] | None:
         """The files of a result; None if it is not cached, or cannot be read."""
         for text in (self._local(_result(key)), self._shared(f"results/{key[:2]}/{key}.json")):
             files = _parsed(text) if text is not None else None
@@ -90,7 +90,7 @@ class Results:
                 return files
         return None
 
-    def fetch(self, file: File, to: Path) -> bool:
+    def fetch(self, file: BuiltFile, to: Path) -> bool:
         """Write the content of a file to a path; False if it is missing or damaged."""
         content = self._local(_blob(file.sha256))
         if content is not None:
@@ -107,7 +107,7 @@ class Results:
         self._keep(_blob(file.sha256), to)
         return True
 
-    def keep(self, key: str, files: Sequence[File], paths: Mapping[str, Path]) -> None:
+    def keep(self, key: str, files: Sequence[BuiltFile], paths: Mapping[str, Path]) -> None:
         """Store a result, whose contents are at `paths` by name. Its list of files is written last,
         so that all files of a listed result exist."""
         text = json.dumps({"version": _VERSION, "files": plain(files)}).encode()
@@ -166,17 +166,17 @@ def _blob_name(sha256: str) -> str:
     return f"blobs/{sha256[:2]}/{sha256}"
 
 
-def _parsed(text: bytes) -> tuple[File, ...] | None:
+def _parsed(text: bytes) -> tuple[BuiltFile, ...] | None:
     """The files in a list; None if it is damaged. A new result then replaces it."""
     try:
         reader = Reader.of_text(text, "result", "bad-result")
         if reader.get("version", int) != _VERSION:
             return None
-        return tuple(File.read(row) for row in reader.rows("files"))
+        return tuple(BuiltFile.read(row) for row in reader.rows("files"))
     except UserError:
         return None
 
 
-def total_bytes(files: Iterable[File]) -> int:
+def total_bytes(files: Iterable[BuiltFile]) -> int:
     """The bytes of all files."""
     return sum(file.bytes for file in files)

@@ -28,9 +28,9 @@ from tensorkiln.scale.scores import BadRow, RowFailure, ScoredBatches, Scores, b
 from tensorkiln.scale.tables import (
     PART_BYTES,
     Files,
-    Part,
     PartWriter,
     Stream,
+    TablePart,
     about,
     part_name,
     parts_in,
@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-def key_of(scoring: Scoring, source: Files, parts: Sequence[Part]) -> str:
+def key_of(scoring: Scoring, source: Files, parts: Sequence[TablePart]) -> str:
     """A hash of what the results of a call on files depend on: two runs with one key write the same
     parts. A function counts by its name and its bytecode, not by what it calls."""
     function = scoring.preprocess
@@ -116,13 +116,13 @@ def _scored_stream(
 
 
 def _scored_parts(
-    scorer: Scorer, parts: Sequence[Part], workers: int, monitor: Progress
-) -> Generator[tuple[Part, int, Scored | None]]:
+    scorer: Scorer, parts: Sequence[TablePart], workers: int, monitor: Progress
+) -> Generator[tuple[TablePart, int, Scored | None]]:
     """The scored batches of each part, each with the number of its first row in the file; None
     after the last batch of a part."""
     monitor.phase("rows", sum(part.rows for part in parts))
 
-    def read() -> Iterator[tuple[Part, int, Any]]:
+    def read() -> Iterator[tuple[TablePart, int, Any]]:
         for part in parts:
             first = part.first
             for batch in read_part(part, scorer.read, scorer.read_rows):
@@ -130,7 +130,7 @@ def _scored_parts(
                 first += batch.num_rows
             yield part, first, None
 
-    def score(item: tuple[Part, int, Any]) -> Scored | None:
+    def score(item: tuple[TablePart, int, Any]) -> Scored | None:
         return None if item[2] is None else scorer.score(item[2])
 
     for (part, first, _), scored in _in_order(score, read(), workers):
@@ -171,7 +171,12 @@ def iterated(
 
 
 def by_threads(
-    scorer: Scorer, parts: Sequence[Part], folder: Path, key: str, workers: int, monitor: Progress
+    scorer: Scorer,
+    parts: Sequence[TablePart],
+    folder: Path,
+    key: str,
+    workers: int,
+    monitor: Progress,
 ) -> None:
     """Score the parts by threads and write their files, one after the other."""
     steps = _scored_parts(scorer, parts, workers, monitor)
@@ -186,7 +191,7 @@ def by_threads(
         steps.close()
 
 
-def _writer(scorer: Scorer, part: Part, folder: Path, key: str) -> PartWriter:
+def _writer(scorer: Scorer, part: TablePart, folder: Path, key: str) -> PartWriter:
     return PartWriter(folder / part.name, scorer.result_schema, key, part.file, part.first)
 
 
@@ -226,7 +231,7 @@ def scores(folder: Path, files: Sequence[Path], before: int, column: str) -> Sco
 
 def by_jobs(
     scoring: Scoring,
-    parts: Sequence[Part],
+    parts: Sequence[TablePart],
     folder: Path,
     key: str,
     executor: Executor,
@@ -249,7 +254,7 @@ def by_jobs(
             raise bad_row(outcome.result)
 
 
-def score_part(scoring: Scoring, part: Part, folder: str, key: str) -> RowFailure | None:
+def score_part(scoring: Scoring, part: TablePart, folder: str, key: str) -> RowFailure | None:
     """The job of a worker: score a part and write its file. If a row fails and failures are not
     reported, nothing is written, and the row is returned."""
     scorer = Scorer(scoring, schema_of(part.file))

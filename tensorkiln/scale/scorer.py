@@ -31,8 +31,8 @@ from tensorkiln.scale.batch_size import (
 )
 from tensorkiln.scale.columns import (
     Array,
+    ColumnRows,
     Refusals,
-    Rows,
     Shape,
     leaf_of,
     require_column,
@@ -241,7 +241,9 @@ class Scorer:
             raise bad_row(RowFailure("a batch", row, scored.refused[row]))
         return pa.Table.from_batches([scored.batch])
 
-    def _tensors(self, batch: Any, refused: Refusals) -> list[list[tuple[Sequence[int], Rows]]]:
+    def _tensors(
+        self, batch: Any, refused: Refusals
+    ) -> list[list[tuple[Sequence[int], ColumnRows]]]:
         """For each input, the rows of the batch with their tensors."""
         if self.scoring.preprocess is None:
             everything = range(batch.num_rows)
@@ -249,7 +251,7 @@ class Scorer:
         pieces = list(self._preprocessed(batch, 0, batch.num_rows, refused))
         return [[(rows, arrays[k]) for rows, arrays in pieces] for k in range(len(self._fed))]
 
-    def _of_columns(self, param: ParamInfo, batch: Any, refused: Refusals) -> Rows:
+    def _of_columns(self, param: ParamInfo, batch: Any, refused: Refusals) -> ColumnRows:
         dtype = numpy_type(param.dtype)
         names = self._columns[param.name]
         columns = [batch.column(batch.schema.get_field_index(name)) for name in names]
@@ -260,11 +262,11 @@ class Scorer:
             tensors_of(column, number, dtype, name, refused).values
             for column, name in zip(columns, names, strict=True)
         ]
-        return Rows(np.stack(tensors, axis=1))
+        return ColumnRows(np.stack(tensors, axis=1))
 
     def _preprocessed(
         self, batch: Any, begin: int, end: int, refused: Refusals
-    ) -> Iterator[tuple[range, list[Rows]]]:
+    ) -> Iterator[tuple[range, list[ColumnRows]]]:
         """The tensors that the user's function returns for these rows. If it raises, each half is
         tried, down to single rows."""
         if begin == end:
@@ -281,7 +283,7 @@ class Scorer:
             yield from self._preprocessed(batch, begin, middle, refused)
             yield from self._preprocessed(batch, middle, end, refused)
 
-    def _preprocess(self, batch: Any) -> list[Rows]:
+    def _preprocess(self, batch: Any) -> list[ColumnRows]:
         function = self.scoring.preprocess
         assert function is not None
         arrays = function(batch)
@@ -299,7 +301,7 @@ class Scorer:
         for param in self._fed:
             array = np.asarray(arrays[param.name])
             self._check_made(array, param, batch.num_rows)
-            rows.append(Rows(array))
+            rows.append(ColumnRows(array))
         return rows
 
     def _check_made(self, array: Array, param: ParamInfo, count: int) -> None:
@@ -325,7 +327,7 @@ class Scorer:
             )
 
     def _results(
-        self, inputs: list[list[tuple[Sequence[int], Rows]]], refused: Refusals
+        self, inputs: list[list[tuple[Sequence[int], ColumnRows]]], refused: Refusals
     ) -> Iterator[tuple[Sequence[int], list[Array]]]:
         """The row numbers and results of each call; the rows of a call have tensors of the same
         shapes."""
@@ -338,7 +340,7 @@ class Scorer:
                     yield from self._called(rows, chosen, first, refused)
 
     def _called(
-        self, rows: list[Rows], chosen: Sequence[int], first: int, refused: Refusals
+        self, rows: list[ColumnRows], chosen: Sequence[int], first: int, refused: Refusals
     ) -> Iterator[tuple[Sequence[int], list[Array]]]:
         """The results of a call. If it fails, each half of its rows is called, down to single
         rows."""
@@ -416,7 +418,9 @@ def _fits(shape: Shape, row_dims: Sequence[Dim]) -> bool:
     )
 
 
-def _groups(rows: list[Rows], numbers: Sequence[int], refused: Refusals) -> Iterator[Sequence[int]]:
+def _groups(
+    rows: list[ColumnRows], numbers: Sequence[int], refused: Refusals
+) -> Iterator[Sequence[int]]:
     """The rows that were not refused, grouped by the shapes of their tensors."""
     good = [n for n in numbers if n not in refused] if refused else numbers
     if not len(good):

@@ -95,7 +95,7 @@ def storage_of(place: str | os.PathLike[str]) -> Storage:
     text = os.fspath(place) if isinstance(place, os.PathLike) else place
     if isinstance(text, str) and is_url(text) and not local_path(text):
         _filesystem(text)  # to raise now what would fail later
-        return Store(text.rstrip("/"))
+        return UrlStorage(text.rstrip("/"))
     path = plain_path(local_path(text) if isinstance(text, str) else text)
     return Folder(str(path.absolute()))
 
@@ -157,7 +157,7 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class UrlStorage:
     """A URL that fsspec knows. Credentials and endpoints are in fsspec's own configuration."""
 
     url: str

@@ -31,7 +31,7 @@ _KEY = b"tensorkiln.scores"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TablePart:
     """Some row groups of a Parquet file, whose results become one file, `name`; `first` is the
     number of their first row."""
 
@@ -49,10 +49,10 @@ class Files:
     paths: tuple[str, ...]
     schema: Any
 
-    def parts(self, part_bytes: int) -> list[Part]:
+    def parts(self, part_bytes: int) -> list[TablePart]:
         """Consecutive row groups, in parts of about `part_bytes` uncompressed bytes; each file has
         at least one part."""
-        pieces: list[Part] = []
+        pieces: list[TablePart] = []
         for path in self.paths:
             metadata = _opened(path).metadata
             groups: list[int] = []
@@ -60,12 +60,14 @@ class Files:
             for g in range(metadata.num_row_groups):
                 group = metadata.row_group(g)
                 if groups and size + group.total_byte_size > part_bytes:
-                    pieces.append(Part(part_name(len(pieces)), path, tuple(groups), first, rows))
+                    pieces.append(
+                        TablePart(part_name(len(pieces)), path, tuple(groups), first, rows)
+                    )
                     groups, first, rows, size = [], first + rows, 0, 0
                 groups.append(g)
                 rows += group.num_rows
                 size += group.total_byte_size
-            pieces.append(Part(part_name(len(pieces)), path, tuple(groups), first, rows))
+            pieces.append(TablePart(part_name(len(pieces)), path, tuple(groups), first, rows))
         return pieces
 
     def state(self) -> list[list[Any]]:
@@ -231,7 +233,7 @@ def schema_of(path: str) -> Any:
     return _opened(path).schema_arrow
 
 
-def read_part(part: Part, columns: Sequence[str], size: int) -> Iterator[Any]:
+def read_part(part: TablePart, columns: Sequence[str], size: int) -> Iterator[Any]:
     """The part's rows with these columns, in batches of `size`, one at a time."""
     try:
         with _opened(part.file) as file:
@@ -316,7 +318,7 @@ def parts_in(folder: Path) -> Listed:
     return {p.name: None for p in sorted(folder.glob("part-*.parquet")) if about(p) is not None}
 
 
-def require_ours(folder: Path, parts: Sequence[Part], key: str) -> set[str]:
+def require_ours(folder: Path, parts: Sequence[TablePart], key: str) -> set[str]:
     """The names of the parts that a former run of the same call finished. Raises UserError (code
     `cannot-write`) if the folder contains anything else."""
     names = {part.name for part in parts}
@@ -338,7 +340,7 @@ def require_ours(folder: Path, parts: Sequence[Part], key: str) -> set[str]:
     return finished
 
 
-def remove_remains(folder: Path, parts: Sequence[Part]) -> None:
+def remove_remains(folder: Path, parts: Sequence[TablePart]) -> None:
     """Remove temporary files that killed workers left, once all these parts are written."""
     for part in parts:
         for remnant in folder.glob(f".{part.name}.*.tmp"):

@@ -13,13 +13,13 @@ Decorators convert Python definitions to IR; `from_source` does the same for tex
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.ir.text.printer import constant_table, print_expr, print_function, print_module
 from tensorkiln.script.decorators import function, ir_module, macro, prim_func
-from tensorkiln.script.dialect import Dialect
+from tensorkiln.script.dialect import ScriptNamespace
 from tensorkiln.script.functions import FUNCTIONS, meta
 from tensorkiln.script.parser import from_source
 
 _BOTH = {"ExternalDependency": ExternalDependency}
-T = Dialect("T", {"prim_func": prim_func, "macro": macro, "meta": meta, **_BOTH}, FUNCTIONS)
-R = Dialect("R", {"function": function, **_BOTH})
+T = ScriptNamespace("T", {"prim_func": prim_func, "macro": macro, "meta": meta, **_BOTH}, FUNCTIONS)
+R = ScriptNamespace("R", {"function": function, **_BOTH})
 # Scripts of other compilers import the two languages under these names.
 tir, relax = T, R
 

@@ -59,7 +59,7 @@ class Word:
         return self._name
 
 
-class Dialect:
+class ScriptNamespace:
     """The namespace `T` (tensor programs) or `R` (graphs).
 
     `decorators` are returned as they are; `functions` map expressions to expressions. Any other

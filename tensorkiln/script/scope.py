@@ -15,7 +15,7 @@ from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.relax import RVar
-from tensorkiln.script.dialect import Dialect
+from tensorkiln.script.dialect import ScriptNamespace
 from tensorkiln.script.source import Source
 from tensorkiln.script.spellings import spelled
 
@@ -114,7 +114,7 @@ class NameScope:
         if not isinstance(node, ast.Name) or not parts:
             return ""
         meaning = self.captured.get(node.id)
-        letter = meaning.letter if isinstance(meaning, Dialect) else node.id
+        letter = meaning.letter if isinstance(meaning, ScriptNamespace) else node.id
         return spelled(".".join([letter, *reversed(parts)])) if letter in ("T", "R") else ""
 
     def is_call(self, node: ast.AST, path: str) -> bool:

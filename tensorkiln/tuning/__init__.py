@@ -3,6 +3,6 @@
 from tensorkiln.runtime.measuring import Measure
 from tensorkiln.tuning.emulated import InstructionCount
 from tensorkiln.tuning.entry import tune
-from tensorkiln.tuning.report import Failed, Row, Tuned
+from tensorkiln.tuning.report import Failed, Tuned, TunedRow
 
-__all__ = ["Failed", "InstructionCount", "Measure", "Row", "Tuned", "tune"]
+__all__ = ["Failed", "InstructionCount", "Measure", "Tuned", "TunedRow", "tune"]

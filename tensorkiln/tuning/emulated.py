@@ -27,7 +27,7 @@ from tensorkiln.base.trust import private_temporary
 from tensorkiln.link.toolchain import run_zig, zig_path
 from tensorkiln.runtime.tensor import dtype_named
 from tensorkiln.runtime.timing import CRASH, ERROR, HANG
-from tensorkiln.runtime.trial import Memory, Trial, WrongResult
+from tensorkiln.runtime.trial import Trial, TrialMemory, WrongResult
 from tensorkiln.target import Target, schedule_target
 
 EMULATOR = "qemu-aarch64"
@@ -92,7 +92,7 @@ class InstructionCount:
     def count(self, library: Path, trial: Trial) -> tuple[int, int]:
         """(instructions, loads and stores) of a call. Raises WrongResult if it computes something
         wrong, EmulationFailure if it crashes, hangs or fails."""
-        memory = Memory(trial)
+        memory = TrialMemory(trial)
         with private_temporary("kiln-emulated-") as name:
             folder = Path(name)
             program, plugin = _programs(folder)

@@ -26,11 +26,11 @@ from tensorkiln.tuning.direct import Direct
 from tensorkiln.tuning.emulated import InstructionCount
 from tensorkiln.tuning.journal import Journal
 from tensorkiln.tuning.report import Tuned, tuned_of
-from tensorkiln.tuning.search import Effort, Options, Search, require_options
+from tensorkiln.tuning.search import Effort, Search, SearchOptions, require_options
 from tensorkiln.tuning.space import SEARCHES, Space, require_search
 from tensorkiln.tuning.workloads import (
     Choice,
-    Kernel,
+    FixedKernel,
     Workload,
     fused_module,
     require_tunable,
@@ -105,7 +105,7 @@ def tune(
         if argument is not None and not isinstance(argument, str):
             require_executor(argument, name)
     metric = _measure(measure)
-    options = Options(
+    options = SearchOptions(
         search, seed, batch, trials, kernels, float(each), float(limit), threads, metric
     )
     require_options(options)
@@ -206,7 +206,7 @@ def _header(
 
 
 def _worth(
-    workloads: list[Workload], fixed_kernels: list[Kernel], kernels: int | None
+    workloads: list[Workload], fixed_kernels: list[FixedKernel], kernels: int | None
 ) -> list[Workload]:
     """The workloads to measure: those that take at least a hundredth of a run of the model by the
     estimate or, if a number of kernels was asked for, twice as many of the costliest, since

@@ -31,7 +31,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CandidateLibrary:
     """The library of a candidate, or the reason why compiling it failed."""
 
     library: bytes
@@ -112,13 +112,13 @@ def prepare(
 
 def compile_candidate(
     text: str, target: Mapping[str, object], family: str, chosen: tuple[tuple[str, int], ...]
-) -> Compiled:
+) -> CandidateLibrary:
     """Compile a workload with these values of its knobs."""
     try:
         library, _ = within(COMPILING, library_of, text, Target(dict(target)), family, chosen)
     except TookTooLongError:
-        return Compiled(b"", HANG, f"compiling it takes more than {COMPILING:g} s")
+        return CandidateLibrary(b"", HANG, f"compiling it takes more than {COMPILING:g} s")
     except Exception as error:
         # Any error of a schedule costs its candidate alone.
-        return Compiled(b"", ERROR, f"compiling it: {type(error).__name__}: {error}")
-    return Compiled(library)
+        return CandidateLibrary(b"", ERROR, f"compiling it: {type(error).__name__}: {error}")
+    return CandidateLibrary(library)

@@ -11,7 +11,7 @@ from tensorkiln.kernels.knobs import text_of
 from tensorkiln.kernels.records import Records
 from tensorkiln.runtime.timing import OK
 from tensorkiln.tuning.search import Effort
-from tensorkiln.tuning.workloads import Kernel
+from tensorkiln.tuning.workloads import FixedKernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Row(JsonRecord):
+class TunedRow(JsonRecord):
     """One workload: its kernel's name and family, the model's nodes that it computes, and its calls
     in a run. `untuned` and `best` are measurements in `unit`, and `ratio` is best / untuned.
     `knobs` is the best choice; it is empty, and the ratio 1, where nothing was better than the
@@ -56,8 +56,8 @@ class Tuned:
     costliest first. `others` are the model's kernels without knobs."""
 
     records: Records
-    rows: tuple[Row, ...]
-    others: tuple[Kernel, ...] = field(default=(), repr=False)
+    rows: tuple[TunedRow, ...]
+    others: tuple[FixedKernel, ...] = field(default=(), repr=False)
 
     @property
     def failures(self) -> tuple[tuple[str, Failed], ...]:
@@ -87,7 +87,7 @@ class Tuned:
         return self.table()
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: TunedRow) -> tuple[str, ...]:
     def number(x: float | None) -> str:
         return "-" if x is None else f"{x:.4g} {row.unit}"
 
@@ -103,13 +103,13 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def tuned_of(efforts: Sequence[Effort], fixed_kernels: Sequence[Kernel]) -> Tuned:
+def tuned_of(efforts: Sequence[Effort], fixed_kernels: Sequence[FixedKernel]) -> Tuned:
     """The report on all efforts of a search."""
     records = [record for e in efforts if (record := e.record()) is not None]
     return Tuned(Records(tuple(records)), tuple(map(_row, efforts)), tuple(fixed_kernels))
 
 
-def _row(e: Effort) -> Row:
+def _row(e: Effort) -> TunedRow:
     w, won = e.workload, e.winner()
     untuned_entry = e.untuned if e.untuned is not None and e.untuned.state == OK else None
     untuned = best = None if untuned_entry is None else untuned_entry.untuned
@@ -122,7 +122,7 @@ def _row(e: Effort) -> Row:
         for x in (*e.tried.values(), *e.confirmed.values())
         if x.state != OK
     )
-    return Row(
+    return TunedRow(
         w.name,
         w.family.op_class,
         w.nodes,

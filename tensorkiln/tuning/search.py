@@ -26,7 +26,7 @@ from tensorkiln.runtime.measuring import Measure
 from tensorkiln.runtime.timing import ERROR, OK, Verdict
 from tensorkiln.scale import Job, Outcome, run_jobs
 from tensorkiln.tuning.jobs import (
-    Compiled,
+    CandidateLibrary,
     Prepared,
     compile_job,
     measure_job,
@@ -44,7 +44,7 @@ LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SearchOptions:
     """How candidates are found and measured: see `tune`."""
 
     search: str = "model"
@@ -128,7 +128,7 @@ class Search:
     def __init__(
         self,
         efforts: Sequence[Effort],
-        options: Options,
+        options: SearchOptions,
         journal: Journal,
         compiling: Executor,
         measuring: Executor,
@@ -381,12 +381,12 @@ def _digest(library: bytes) -> str:
     return hashlib.sha256(library).hexdigest()[:16] if library else ""
 
 
-def _compiled(outcome: Outcome) -> Compiled:
+def _compiled(outcome: Outcome) -> CandidateLibrary:
     if outcome.failure is None:
-        assert isinstance(outcome.result, Compiled)
+        assert isinstance(outcome.result, CandidateLibrary)
         return outcome.result
     state = LOST if outcome.failure.lost else ERROR
-    return Compiled(b"", state, f"compiling it: {outcome.failure}")
+    return CandidateLibrary(b"", state, f"compiling it: {outcome.failure}")
 
 
 def _verdict(outcome: Outcome) -> Verdict:
@@ -397,7 +397,7 @@ def _verdict(outcome: Outcome) -> Verdict:
     return Verdict(state, f"measuring it: {outcome.failure}")
 
 
-def require_options(o: Options) -> None:
+def require_options(o: SearchOptions) -> None:
     """Raise UserError for invalid options."""
     for name, value, lower in (
         ("batch", o.batch, 1),

@@ -95,7 +95,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class FixedKernel:
     """A kernel without knobs, and the share of a run's time that it takes, by an estimate."""
 
     name: str
@@ -131,7 +131,7 @@ def require_tunable(target: Target) -> None:
 
 def workloads_of(
     mod: IRModule, target: Target, sizes: Mapping[str, int]
-) -> tuple[list[Workload], list[Kernel]]:
+) -> tuple[list[Workload], list[FixedKernel]]:
     """The kernels of a fused module that have knobs, the costliest first by an estimate, and the
     others.
 
@@ -180,7 +180,7 @@ def workloads_of(
             )
     total = sum(w.total for w in workloads.values()) + sum(cost for *_, cost in fixed_costs) or 1.0
     by_cost = sorted(workloads.values(), key=lambda w: (-w.total, w.name))
-    kernels = [Kernel(name, family, cost / total) for name, family, cost in fixed_costs]
+    kernels = [FixedKernel(name, family, cost / total) for name, family, cost in fixed_costs]
     return by_cost, sorted(kernels, key=lambda k: (-k.share, k.name))
 
 

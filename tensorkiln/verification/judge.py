@@ -58,7 +58,7 @@ from tensorkiln.verification.reference import (
     Compared,
     Difference,
     Key,
-    Walk,
+    ReferenceWalk,
     difference,
     walk,
 )
@@ -191,7 +191,7 @@ class Judge:
         for f in (g for g in functions if isinstance(g, Function)):
             yield from bindings_in(f.bindings)
 
-    def _other_way(self, judged: Walk, rows: Mapping[Key, _Row]) -> NodeReport | None:
+    def _other_way(self, judged: ReferenceWalk, rows: Mapping[Key, _Row]) -> NodeReport | None:
         """The report for a branch or number of iterations that differs: the first value that only
         one of the compiled function and the model computed, when all values that both computed
         agree. None if there is no such value."""
@@ -212,7 +212,7 @@ class Judge:
                 return replace(self._node(c, row, NOT_COMPUTED), fault="host")
         return None
 
-    def _outer_outputs(self, judged: Walk, whole: Walk) -> list[OutputReport]:
+    def _outer_outputs(self, judged: ReferenceWalk, whole: ReferenceWalk) -> list[OutputReport]:
         """The reports on outputs of a function with control flow. An output has to agree with the
         steps that were compared. Its difference from the reference of the whole model is reported
         but does not decide, since accumulated errors may have changed the branches that were
@@ -267,7 +267,7 @@ class Judge:
         return reports
 
     def _onnxruntime(
-        self, whole: Walk, have: Mapping[str, Sequence[Array]]
+        self, whole: ReferenceWalk, have: Mapping[str, Sequence[Array]]
     ) -> dict[Key, Difference]:
         """For each value that ONNX Runtime computes, too, the difference from its result."""
         if self.run.reference != "onnxruntime":
@@ -306,7 +306,7 @@ class Judge:
             c.path,
         )
 
-    def _first(self, prefix: Walk, row: _Row, accumulated: Difference) -> NodeReport:
+    def _first(self, prefix: ReferenceWalk, row: _Row, accumulated: Difference) -> NodeReport:
         """The report on the first value that diverges, at which the walk `prefix` ended, with what
         is at fault. Graph passes may have hidden model values between several kernels: of the
         kernels since the last value that is known, the first that computes its group wrongly is

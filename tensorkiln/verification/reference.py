@@ -169,7 +169,7 @@ class Compared:
 
 
 @dataclass(slots=True)
-class Walk:
+class ReferenceWalk:
     """The result of `walk`: the comparisons in order, and the function's results, None if it ended
     early. `values` are those in scope where it ended. `surplus` maps names to how many more values
     of that name were compiled than the reference computed."""
@@ -197,7 +197,7 @@ def walk(
     bounds: bool = True,
     arrays: bool = False,
     until: Key | None = None,
-) -> Walk:
+) -> ReferenceWalk:
     """Evaluate `f` and what it calls in float64, and compare its values with the compiled ones,
     `have`.
 
@@ -212,7 +212,7 @@ def walk(
     time. With `arrays`, each comparison keeps its arrays, which takes memory. `inputs` are by
     parameter.
     """
-    outcome = Walk()
+    outcome = ReferenceWalk()
     run = _Walking(
         mod,
         DType("float64"),
@@ -252,7 +252,7 @@ class _Walking(Evaluation):
     bounds: bool = True
     arrays: bool = False
     until: Key | None = None
-    outcome: Walk = field(default_factory=Walk)
+    outcome: ReferenceWalk = field(default_factory=ReferenceWalk)
     times: dict[str, int] = field(default_factory=dict)
     errors: dict[RVar, Floats | None] = field(default_factory=dict)
     since: dict[RVar, dict[int, Binding]] = field(default_factory=dict)  # in order of time

@@ -31,7 +31,7 @@ from tensorkiln.ir.relax import (
 )
 from tensorkiln.ir.visit_graph import bindings_in, map_bound, values_in, variables
 from tensorkiln.verification.compiled import Compiled
-from tensorkiln.verification.reference import Compared, Tolerance, Walk
+from tensorkiln.verification.reference import Compared, ReferenceWalk, Tolerance
 from tensorkiln.verification.result import Verification
 
 Array = npt.NDArray[Any]
@@ -70,7 +70,7 @@ def repeat_files(
     mod: IRModule,
     f: Function,
     inputs: Mapping[str, Array],
-    prefix: Walk,
+    prefix: ReferenceWalk,
     row: KeptInfo,
     dtype: str,
     tolerance: Tolerance,
@@ -134,7 +134,7 @@ def _library(compiled: Compiled) -> bytes | Path | None:
         return compiled.executable.export_library(Path(place) / LIBRARY).read_bytes()
 
 
-def _node_alone(mod: IRModule, prefix: Walk, c: Compared) -> tuple[str, dict[str, Array]]:
+def _node_alone(mod: IRModule, prefix: ReferenceWalk, c: Compared) -> tuple[str, dict[str, Array]]:
     """A program of only the bindings since compiled values, and the arrays for its parameters,
     which stand for those values and the constants. The program is empty if the bindings read
     anything but tensors or call functions."""

@@ -13,7 +13,7 @@ import pytest
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.cli import compare
 from tensorkiln.cli.bench import answer_text
-from tensorkiln.cli.compare import Answer, Difference, Request
+from tensorkiln.cli.compare import Answer, OutputDifference, Request
 from tensorkiln.measure.latency import Latency
 from tests.cli import fakes
 
@@ -115,7 +115,7 @@ def test_crash_of_the_fresh_process_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_ratio_in_the_table() -> None:
-    difference = Difference(1e-6, 2.0, 0.01, 3)
+    difference = OutputDifference(1e-6, 2.0, 0.01, 3)
     answer = Answer(Latency(1.0, 2.0, 5), 1, Latency(3.0, 4.0, 5), difference)
     text = answer_text(answer)
     assert "0.50x of ONNX Runtime's" in text

@@ -26,7 +26,7 @@ import pytest
 import tensorkiln as tk
 from tensorkiln.artifact.device_functions import device_functions_from
 from tensorkiln.base.errors import UserError
-from tensorkiln.codegen.ptx.boxes import Box, boxes_of
+from tensorkiln.codegen.ptx.boxes import TensorMapBox, boxes_of
 from tensorkiln.codegen.ptx.compile import ptx_of
 from tensorkiln.codegen.ptx.emit import emit_ptx_ir, tensor_maps_of
 from tensorkiln.families.wgmma import gpu as wgmma
@@ -212,7 +212,7 @@ def test_which_factors_are_boxes(name: str) -> None:
     has none there is a reason."""
     row = PRODUCTS[name]
     f = functions_of(name)
-    box_shapes = [box.map.box if isinstance(box, Box) else box for _, box in boxes_of(f)]
+    box_shapes = [box.map.box if isinstance(box, TensorMapBox) else box for _, box in boxes_of(f)]
     assert box_shapes == [row.right_factor, row.left_factor] or box_shapes == [
         row.left_factor,
         row.right_factor,
@@ -265,7 +265,7 @@ def test_tiles(rows: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None
     boxes = {
         box.map.param: (box.map.box, box.count)
         for _, box in boxes_of(device_runner.kernels.func(call.name))
-        if isinstance(box, Box)
+        if isinstance(box, TensorMapBox)
     }
     assert boxes == {0: ((64, rows), 1), 1: ((64, 64), columns // 64)}
     case, kernels = device_runner.battery.cases["one"], device_runner.kernels

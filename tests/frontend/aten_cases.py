@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.fx import Graph
 
-from tensorkiln.frontend.torch.importer import Interface, import_graph
+from tensorkiln.frontend.torch.importer import GraphInterface, import_graph
 from tensorkiln.ops.evaluate import evaluate
 
 FLOATS = ("float32", "float64", "float16")
@@ -146,7 +146,7 @@ def imported(
         outs = [call]
     graph.output(tuple(outs))
     names = {f"x{k}": f"x{k}" for k in range(len(tensors))}
-    interface = Interface({}, names, {k: f"y{k}" for k in range(len(outs))})
+    interface = GraphInterface({}, names, {k: f"y{k}" for k in range(len(outs))})
     return import_graph(SimpleNamespace(graph=graph), interface, name="one"), tensors
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from tensorkiln.frontend.onnx.proto import MODEL, Model
+from tensorkiln.frontend.onnx.proto import MODEL, OnnxModel
 from tensorkiln.frontend.onnx.tensors import DTYPES, ExternalFiles, numpy_dtype, to_array
 from tensorkiln.frontend.onnx.wire import WireError, decode, packed_varints
 from tests.frontend.onnx_models import agree, main, model, value
@@ -21,9 +21,9 @@ from tests.frontend.onnx_models import agree, main, model, value
 NO_FILES = ExternalFiles(None, ())
 
 
-def read(model_proto: onnx.ModelProto) -> Model:
+def read(model_proto: onnx.ModelProto) -> OnnxModel:
     decoded = decode(MODEL, memoryview(model_proto.SerializeToString()))
-    assert isinstance(decoded, Model)
+    assert isinstance(decoded, OnnxModel)
     return decoded
 
 

@@ -17,9 +17,9 @@ from tensorkiln.cli import main
 from tensorkiln.frontend import check_onnx, from_onnx
 from tensorkiln.frontend.onnx.proto import (
     Dim,
-    Graph,
     NodeProto,
-    Shape,
+    OnnxGraph,
+    OnnxShape,
     TensorTypeProto,
     TypeProto,
     ValueInfo,
@@ -199,19 +199,19 @@ def test_shapes_that_the_user_gives() -> None:
 def test_long_chains() -> None:
     """From the last of many nodes back to the first: a rank is concluded from once."""
     nodes = [node("Relu", f"v{k}", f"v{k + 1}") for k in range(20_000)]
-    graph = Graph(
+    graph = OnnxGraph(
         node=tuple(NodeProto(tuple(n.input), tuple(n.output), op_type=n.op_type) for n in nodes),
         input=(ValueInfo("v0", TypeProto(TensorTypeProto(1))),),
-        output=(ValueInfo("v20000", TypeProto(TensorTypeProto(1, Shape((Dim(), Dim()))))),),
+        output=(ValueInfo("v20000", TypeProto(TensorTypeProto(1, OnnxShape((Dim(), Dim()))))),),
     )
     (ranked_input,) = with_ranks(graph, {})
     assert ranked_input.type is not None and ranked_input.type.tensor is not None
-    assert ranked_input.type.tensor.shape == Shape((Dim(), Dim()))
+    assert ranked_input.type.tensor.shape == OnnxShape((Dim(), Dim()))
 
 
 def test_nodes_that_contradict_each_other() -> None:
     """The one that does not fit is named."""
-    nodes = [node("Gemm", "x w", "a"), node("Conv", "x v", "b"), node("Shape", "b")]
+    nodes = [node("Gemm", "x w", "a"), node("Conv", "x v", "b"), node("OnnxShape", "b")]
     consts = {"w": f(4, 3), "v": f(3, 2, 1, 1)}
     with pytest.raises(UnsupportedError) as caught:
         from_onnx(model(nodes, [value("x", np.float32, None)], ["y"], consts=consts))

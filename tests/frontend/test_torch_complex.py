@@ -19,7 +19,7 @@ from torch.fx import Graph  # noqa: E402
 import tensorkiln as tk  # noqa: E402
 from tensorkiln.base.errors import UnsupportedError  # noqa: E402
 from tensorkiln.frontend.torch import aten_complex  # noqa: E402
-from tensorkiln.frontend.torch.importer import Interface, import_graph  # noqa: E402
+from tensorkiln.frontend.torch.importer import GraphInterface, import_graph  # noqa: E402
 from tensorkiln.ops.evaluate import evaluate  # noqa: E402
 
 F = torch.nn.functional
@@ -261,7 +261,7 @@ def results(
         outs.append(out)
     graph.output(tuple(outs))
     names = {n: n for n in feeds}
-    interface = Interface({}, names, {k: f"y{k}" for k in range(len(outs))})
+    interface = GraphInterface({}, names, {k: f"y{k}" for k in range(len(outs))})
     module = import_graph(SimpleNamespace(graph=graph), interface, name="one")
     return evaluate(module, {n: x.resolve_neg().numpy() for n, x in feeds.items()}), several
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tensorkiln.base.errors import UserError
-from tensorkiln.families.winograd.costs import Costs, Layer, fastest_tile
+from tensorkiln.families.winograd.costs import WinogradCosts, WinogradLayer, fastest_tile
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.kernels.case import rand
@@ -50,7 +50,7 @@ def test_layers_of_networks(
     fast_memory: tuple[int, int] | None,
 ) -> None:
     for target, tile in ((AVX512, slow_memory), (ZEN, fast_memory)):
-        layer = Layer(Costs.of(target))
+        layer = WinogradLayer(WinogradCosts.of(target))
         assert fastest_tile(inputs, outputs, [(size, size)], [2, 4], layer) == tile
 
 
@@ -60,7 +60,7 @@ def test_layers_of_networks(
 )
 def test_dilated_layers_of_28_pixels(dilation: int, tile: tuple[int, int] | None) -> None:
     """Of a large dilation most taps lie outside of the image, which direct sums leave out."""
-    layer = Layer(Costs.of(ZEN), dilation=(dilation, dilation))
+    layer = WinogradLayer(WinogradCosts.of(ZEN), dilation=(dilation, dilation))
     assert fastest_tile(512, 512, [(28, 28)], [2, 4], layer) == tile
 
 
@@ -71,7 +71,10 @@ def test_of_open_sizes_small_pictures_count_too(
     channels: int, size: int, tile: tuple[int, int]
 ) -> None:
     images = [(size, size), (-(-size // 2), -(-size // 2))]
-    assert fastest_tile(channels, channels, images, [2, 4], Layer(Costs.of(ZEN))) == tile
+    assert (
+        fastest_tile(channels, channels, images, [2, 4], WinogradLayer(WinogradCosts.of(ZEN)))
+        == tile
+    )
 
 
 @pytest.mark.parametrize("dilation", [(2, 2), (1, 3), (5, 2)])

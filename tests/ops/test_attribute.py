@@ -26,7 +26,7 @@ from tensorkiln.ir.relax import (
     Type,
     tensor,
 )
-from tensorkiln.ir.text.print_relax import Constants, RelaxPrinter
+from tensorkiln.ir.text.print_relax import ConstantKeys, RelaxPrinter
 from tensorkiln.ops.builder import GraphBuilder
 from tensorkiln.options import require_well_formed
 from tensorkiln.script import from_source
@@ -108,7 +108,7 @@ def by_verifier(op: str, types: list[Type], attrs: dict[str, Any], result: Type)
 
 
 def by_script(op: str, types: list[Type], attrs: dict[str, Any], result: Type | None) -> Type:
-    text = RelaxPrinter(Constants(), "cls")
+    text = RelaxPrinter(ConstantKeys(), "cls")
     params = ", ".join(f"x{i}: {text.type(t)}" for i, t in enumerate(types))
     args = ", ".join(
         [*(f"x{i}" for i in range(len(types))), *(f"{k}={written(v)}" for k, v in attrs.items())]

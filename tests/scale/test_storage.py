@@ -15,8 +15,8 @@ import pytest
 from tensorkiln.base.cache import Cache
 from tensorkiln.base.errors import UserError
 from tensorkiln.scale import farm
-from tensorkiln.scale.results import File, Results
-from tensorkiln.scale.storage import Folder, Storage, Store, local_path, matches_of, storage_of
+from tensorkiln.scale.results import BuiltFile, Results
+from tensorkiln.scale.storage import Folder, Storage, UrlStorage, local_path, matches_of, storage_of
 from tests.scale.networks import hashes, states, write_networks
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is the baseline")
@@ -51,7 +51,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     if request.param == "memory":
         return storage_of(request.getfixturevalue("memory"))
     request.getfixturevalue("fsspec")
-    return Store(f"local://{tmp_path}/moving")
+    return UrlStorage(f"local://{tmp_path}/moving")
 
 
 def test_files(storage: Storage, tmp_path: Path) -> None:
@@ -169,11 +169,11 @@ def results(request: pytest.FixtureRequest, tmp_path: Path) -> Results:
 KEY = "ab" * 32
 
 
-def kept(results: Results, tmp_path: Path, size: int = 100) -> tuple[File, File]:
+def kept(results: Results, tmp_path: Path, size: int = 100) -> tuple[BuiltFile, BuiltFile]:
     paths = {"here/net.so": tmp_path / "net.so", "here/net.safetensors": tmp_path / "w"}
     for i, path in enumerate(paths.values()):
         path.write_bytes(bytes([i]) * size)
-    first, two = (File.of(name, path) for name, path in paths.items())
+    first, two = (BuiltFile.of(name, path) for name, path in paths.items())
     results.keep(KEY, (first, two), paths)
     return first, two
 
@@ -185,7 +185,7 @@ def test_what_is_kept_is_found(results: Results, tmp_path: Path) -> None:
     assert results.fetch(two, tmp_path / "back")
     assert (tmp_path / "back").read_bytes() == b"\1" * 100
     assert results.find("cd" * 32) is None
-    assert not results.fetch(File("x", "cd" * 32, 1), tmp_path / "back2")
+    assert not results.fetch(BuiltFile("x", "cd" * 32, 1), tmp_path / "back2")
     assert results.notes == []
 
 

@@ -154,6 +154,15 @@ def _is_type_name(node: ast.AST | None) -> bool:
     return isinstance(node, ast.Constant) and node.value in ELEMENT_TYPES
 
 
+def shared_class_names() -> dict[str, int]:
+    """Names that several files of the package give to a class, and how many do."""
+    owners: Counter[str] = Counter()
+    for path in (ROOT / "tensorkiln").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        owners.update({node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)})
+    return {name: count for name, count in sorted(owners.items()) if count > 1}
+
+
 def rounded(lines: int) -> int:
     """The limit of a room of so many lines."""
     return -(-lines // STEP) * STEP

@@ -22,7 +22,7 @@ from tensorkiln.script import constant_table, from_source
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.partial_graph_aot import partial_graph_aot
 from tensorkiln.transform.relax.pools import divide
-from tensorkiln.transform.relax.storages import Part, Storage
+from tensorkiln.transform.relax.storages import StoragePart, StorageParts
 from tests.transform.graphs import arguments, graph
 from tests.transform.test_plan_memory import check_plan, planned
 from tests.transform.test_random_graphs import modules
@@ -91,11 +91,13 @@ def test_results_do_not_depend_on_pools(mod: IRModule, table: list[dict[str, obj
 # -- which pool ----------------------------------------------------------------------------------
 
 
-def storage(size: int, start: int, end: int, times: int) -> Storage:
-    return Storage([Part(0, IntImm(size), start, end)], traffic=size * times)
+def storage(size: int, start: int, end: int, times: int) -> StorageParts:
+    return StorageParts([StoragePart(0, IntImm(size), start, end)], traffic=size * times)
 
 
-def placed(storages: list[Storage], *pools: tuple[str, int | None]) -> list[tuple[str, int | None]]:
+def placed(
+    storages: list[StorageParts], *pools: tuple[str, int | None]
+) -> list[tuple[str, int | None]]:
     target = board(*({"name": n, **({"size": s} if s else {}), "align": 8} for n, s in pools))
     divide(storages, target.memory)
     return [(s.pool, int_value(s.offset)) for s in storages if s.offset is not None]

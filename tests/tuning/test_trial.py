@@ -11,7 +11,15 @@ import pytest
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.layout import Layout
-from tensorkiln.runtime.trial import GUARD, PLACES, Memory, Operand, Trial, WrongResult, trial_of
+from tensorkiln.runtime.trial import (
+    GUARD,
+    PLACES,
+    Operand,
+    Trial,
+    TrialMemory,
+    WrongResult,
+    trial_of,
+)
 
 LAYOUTS = {
     "A B": (5, 7),
@@ -124,7 +132,7 @@ def test_what_is_written_beside_is_found() -> None:
         (lambda m, r: _raw(m, 0).__setitem__(0, 0), "operand 0"),
         (lambda m, r: m.inputs[0].__setitem__((0, 0), 9), "operand 0"),
     ):
-        memory = Memory(t)
+        memory = TrialMemory(t)
         spoil(memory, memory.result())  # type: ignore[no-untyped-call]
         if not words:
             memory.require_guards()
@@ -133,7 +141,7 @@ def test_what_is_written_beside_is_found() -> None:
             memory.require_guards()
 
 
-def _raw(memory: Memory, i: int) -> Any:
+def _raw(memory: TrialMemory, i: int) -> Any:
     return memory._raw[i][0]
 
 

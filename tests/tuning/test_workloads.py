@@ -16,7 +16,7 @@ from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.kernels.case import Graph, rand
 from tensorkiln.runtime.timing import time_kernel
-from tensorkiln.runtime.trial import Memory, trial_of
+from tensorkiln.runtime.trial import TrialMemory, trial_of
 from tensorkiln.target import Target
 from tensorkiln.tuning.workloads import (
     Workload,
@@ -135,13 +135,13 @@ def test_weights_are_as_cold_as_in_a_run() -> None:
     options = {"seconds": 0.01, "weights": w.weights, "network_bytes": 5 * layer_bytes}
     trial = trial_for(w.text, symbol, {}, options)
     assert trial_of(json.dumps(trial.to_json()).encode(), trial.want, trial.may) == trial
-    walk = Memory(trial).walk()
+    walk = TrialMemory(trial).walk()
     assert len(walk) == 5 and all(inputs[0] is walk[0][0] for inputs in walk)
     for i in w.weights:
         assert len({inputs[i].ctypes.data for inputs in walk}) == 5
         assert all(np.array_equal(inputs[i], walk[0][i]) for inputs in walk)
     small = replace(trial, weights=(2,))  # a kilobyte: copies of it would be too many
-    assert len(Memory(small).walk()) == 1
+    assert len(TrialMemory(small).walk()) == 1
     verdict = time_kernel(trial, library, library)
     assert (verdict.state, verdict.reason) == ("ok", "")
     with pytest.raises(UserError, match="places of operands"):

@@ -13,8 +13,8 @@ from tensorkiln.base.json_text import MAX_BYTES
 from tensorkiln.base.record import (
     OBJECTS,
     ClosedRecord,
-    Key,
-    Kind,
+    JsonKey,
+    JsonKind,
     Schema,
     json_schema,
     kind_of,
@@ -57,12 +57,12 @@ def _dependencies_schema() -> Schema:
     return {"type": "array", "items": row}
 
 
-_DEPENDENCIES = Kind(_dependencies, _dependencies_schema())
+_DEPENDENCIES = JsonKind(_dependencies, _dependencies_schema())
 
 
 def key(meaning: str, origin: str = "") -> Any:
     """A field of a record. `origin` says where the key is from, if it is older than version 8."""
-    return field(metadata={"json": Key(meaning=meaning, origin=origin)})
+    return field(metadata={"json": JsonKey(meaning=meaning, origin=origin)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from tensorkiln.base.schema import Dim
 from tensorkiln.codegen.c_text.literals import integer_literal
 from tensorkiln.ir.conditions import SizeCondition
 from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Select, Unary, Var, binary, int_value
-from tensorkiln.ir.text.names import Names
+from tensorkiln.ir.text.names import VariableNames
 from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.visit import free_vars
 
@@ -171,7 +171,7 @@ def condition_text(condition: SizeCondition, names: Mapping[Var, str]) -> str:
 
 def expression_text(e: Expr, names: Mapping[Var, str]) -> str:
     """An expression for people: `sequence + past <= 512`, dimensions by the given names."""
-    printer = Names()
+    printer = VariableNames()
     printer.of.update({v: spelled(names[v]) for v in free_vars(e)})
     # In scripts, functions of numbers belong to T.
     return re.sub(r"\bT\.(max|min)\(", r"\1(", TirPrinter(printer).expr(e))

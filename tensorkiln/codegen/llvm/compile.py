@@ -33,7 +33,7 @@ GENERATOR = ("codegen/llvm", "codegen/expand")
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class CompiledKernel:
     """One compiled tensor program: its symbol and its relocatable object. `cached` says that the
     object came from the cache, where it has `key`; `texts` are there if it was compiled now."""
 
@@ -41,11 +41,11 @@ class Kernel:
     object: bytes  # or bitcode, where that was asked for
     cached: bool
     key: str
-    texts: Texts | None = None
+    texts: KernelTexts | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class KernelTexts:
     """The readable forms of an object: LLVM IR, and assembly (empty if it is not known)."""
 
     ir: str
@@ -56,9 +56,9 @@ class Texts:
         return zlib.compress(json.dumps([self.ir, self.assembly]).encode(), 1)
 
     @staticmethod
-    def from_bytes(data: bytes) -> Texts:
+    def from_bytes(data: bytes) -> KernelTexts:
         """Inverse of `to_bytes`."""
-        return Texts(*json.loads(zlib.decompress(data)))
+        return KernelTexts(*json.loads(zlib.decompress(data)))
 
     @staticmethod
     def components(key: str) -> dict[str, str]:
@@ -180,16 +180,18 @@ def _object_key(f: PrimFunc, target: Target, emit: str) -> dict[str, str]:
     }
 
 
-def known_objects(mod: IRModule, target: Target, cache: KernelCache | None) -> dict[str, Kernel]:
+def known_objects(
+    mod: IRModule, target: Target, cache: KernelCache | None
+) -> dict[str, CompiledKernel]:
     """The objects in the cache of known kernels, by name. In a composite target each kernel is of
     its device."""
-    kernels: dict[str, Kernel] = {}
+    kernels: dict[str, CompiledKernel] = {}
     for f in mod.kernels:
         key, kernel_target = mod.kernel_keys.get(f.name), target_in(target, f.attrs)
         if isinstance(f, KnownKernel) and key is not None and cache is not None:
             entry = cache.object(f.name, key, _platform(kernel_target))
             if entry is not None:
-                kernels[f.name] = Kernel(f.name, entry[1], True, entry[0])
+                kernels[f.name] = CompiledKernel(f.name, entry[1], True, entry[0])
     return kernels
 
 
@@ -199,11 +201,11 @@ def compile_kernels(
     *,
     jobs: int = 1,
     cache: KernelCache | None = None,
-    known_kernels: Mapping[str, Kernel] = MappingProxyType({}),
+    known_kernels: Mapping[str, CompiledKernel] = MappingProxyType({}),
     keys: Mapping[str, KernelKey] = MappingProxyType({}),
     on_done: Callable[[str], None] = lambda name: None,
     emit: Literal["object", "bitcode"] = "object",
-) -> list[Kernel]:
+) -> list[CompiledKernel]:
     """Compile all functions, `jobs` at a time, and return their kernels in order. `known_kernels`
     are those that `known_objects` found; of others with a key in `keys`, later compiles find
     the objects; `on_done` is called with the name of each kernel that is ready, possibly in another
@@ -219,7 +221,7 @@ def compile_kernels(
     return [kernels[f.name] for f in funcs]
 
 
-def _from_cache(kernel: Kernel, on_done: Callable[[str], None]) -> Kernel:
+def _from_cache(kernel: CompiledKernel, on_done: Callable[[str], None]) -> CompiledKernel:
     say(SOURCES, f"{kernel.name}.ll: object from the cache; KILN_CACHE=0 emits it again")
     on_done(kernel.name)
     return kernel
@@ -233,29 +235,31 @@ def _compiled(
     keys: Mapping[str, KernelKey],
     on_done: Callable[[str], None],
     emit: str,
-) -> list[Kernel]:
+) -> list[CompiledKernel]:
     # Imported here, since a compile that finds all its objects in the cache needs neither.
     from concurrent.futures import ThreadPoolExecutor
 
     from tensorkiln.codegen.llvm.emit import emit_llvm
 
-    def one(f: PrimFunc) -> Kernel:
+    def one(f: PrimFunc) -> CompiledKernel:
         components = _object_key(f, target, emit)
         key = key_of(components)
         cached_code = cache.store.get(key) if cache is not None else None
         if cache is not None and f.name in keys and emit == "object":
             cache.remember(f, keys[f.name], _platform(target), key, local_bytes(f))
         if cached_code is not None:
-            return _from_cache(Kernel(f.name, cached_code, True, key), on_done)
+            return _from_cache(CompiledKernel(f.name, cached_code, True, key), on_done)
         ir = emit_llvm(f, target)
         say(SOURCES, f"{f.name}.ll\n{ir}")
         code, assembly = workers.compile(f.name, ir, options_of(target, emit))
-        texts = Texts(ir, assembly.decode())
+        texts = KernelTexts(ir, assembly.decode())
         if cache is not None:
             cache.store.put(key, code, components)
-            cache.store.put(key_of(Texts.components(key)), texts.to_bytes(), Texts.components(key))
+            cache.store.put(
+                key_of(KernelTexts.components(key)), texts.to_bytes(), KernelTexts.components(key)
+            )
         on_done(f.name)
-        return Kernel(f.name, code, False, key, texts)
+        return CompiledKernel(f.name, code, False, key, texts)
 
     if cache is not None and wants(PASSES):
         _say_why_missed(funcs, target, cache, emit)

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from tensorkiln.artifact import TextContent
 from tensorkiln.base.cache import key_of
 from tensorkiln.base.config import read_config
-from tensorkiln.codegen.llvm.compile import Kernel, Texts, Workers, options_of
+from tensorkiln.codegen.llvm.compile import CompiledKernel, KernelTexts, Workers, options_of
 from tensorkiln.ir.known_kernel import KnownKernel
 from tensorkiln.ir.module import AnyKernel, IRModule
 from tensorkiln.ir.text.printer import print_module
@@ -26,7 +26,7 @@ class KernelFiles:
     def __init__(
         self,
         funcs: Sequence[AnyKernel],
-        kernels: Sequence[Kernel],
+        kernels: Sequence[CompiledKernel],
         target: Target,
         cache: KernelCache | None,
     ):
@@ -40,14 +40,14 @@ class KernelFiles:
             yield f"{f.name}.s", TextContent(partial(self._assembly, i))
 
     @cached_property
-    def _found(self) -> list[Texts | None]:
+    def _found(self) -> list[KernelTexts | None]:
         return [k.texts or self._cached(k.key) for k in self._kernels]
 
-    def _cached(self, key: str) -> Texts | None:
+    def _cached(self, key: str) -> KernelTexts | None:
         if self._cache is None:
             return None
-        data = self._cache.store.get(key_of(Texts.components(key)))
-        return Texts.from_bytes(data) if data is not None else None
+        data = self._cache.store.get(key_of(KernelTexts.components(key)))
+        return KernelTexts.from_bytes(data) if data is not None else None
 
     @cached_property
     def _irs(self) -> list[str]:
@@ -63,8 +63,8 @@ class KernelFiles:
         for i, assembly in zip(lacking, assemblies, strict=True):
             out[i] = assembly
             if self._cache is not None:
-                components = Texts.components(self._kernels[i].key)
-                texts = Texts(self._irs[i], assembly)
+                components = KernelTexts.components(self._kernels[i].key)
+                texts = KernelTexts(self._irs[i], assembly)
                 self._cache.store.put(key_of(components), texts.to_bytes(), components)
         return out
 

@@ -38,7 +38,7 @@ class CodeScope:
 
 
 @dataclass(slots=True)
-class FunctionText:
+class LlvmFunctionText:
     """The state while one LLVM function is written."""
 
     params: dict[Buffer | Var, str]
@@ -101,7 +101,7 @@ class KernelWriter:
         self.messages: list[str] = []  # constants: the messages of assertions
         self.declares: set[str] = set()
         self.bodies = 0  # number of parallel loops so far
-        self.state = FunctionText({})
+        self.state = LlvmFunctionText({})
         self._names = 0
         # While a value is emitted: its instructions -> their results, and its subexpressions by
         # identity with their results. `_known` is None between values.
@@ -182,7 +182,7 @@ class KernelWriter:
         self, head: str, params: dict[Buffer | Var, str], failure: str | None = None
     ) -> Iterator[None]:
         """Write the definition of a function with no result that begins with `head`."""
-        saved, self.state = self.state, FunctionText(params, failure=failure)
+        saved, self.state = self.state, LlvmFunctionText(params, failure=failure)
         root = CodeScope(0)
         self.state.scopes.append(root)
         yield

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from tensorkiln.arith import simplify
 from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.plan import Access, Plan, accesses
+from tensorkiln.ir.plan import ArgumentAccess, Plan, accesses
 from tensorkiln.ir.tensor_bytes import bytes_of
 from tensorkiln.ir.visit import free_vars, substitute
 
 Sizes = Mapping[Var, int]
 
 
-def simple_accesses(plan: Plan, mod: IRModule) -> tuple[tuple[Access, ...], ...]:
+def simple_accesses(plan: Plan, mod: IRModule) -> tuple[tuple[ArgumentAccess, ...], ...]:
     """For each call, the tensors that its kernel reads, then those that it writes; their shapes are
     in their simplest form."""
     return tuple(
@@ -28,12 +28,12 @@ def simple_accesses(plan: Plan, mod: IRModule) -> tuple[tuple[Access, ...], ...]
     )
 
 
-def size_of(a: Access) -> Expr:
+def size_of(a: ArgumentAccess) -> Expr:
     """The bytes from the first element of a tensor to its last, padding included."""
     return simplify(bytes_of(a.dtype, a.shape))
 
 
-def end_of(a: Access) -> Expr:
+def end_of(a: ArgumentAccess) -> Expr:
     """Where a tensor ends in its storage, constant or tensor."""
     return a.place.offset + size_of(a)
 
@@ -46,7 +46,7 @@ class Span:
     `result` is its number among the results of its call, of which there are `results`.
     """
 
-    access: Access
+    access: ArgumentAccess
     first: int
     result: int
     results: int
@@ -80,7 +80,7 @@ def number(e: Expr, sizes: Sizes) -> int:
     return count
 
 
-def spans(calls: tuple[tuple[Access, ...], ...], sizes: Sizes) -> list[Span]:
+def spans(calls: tuple[tuple[ArgumentAccess, ...], ...], sizes: Sizes) -> list[Span]:
     """Every value that a call writes into a storage, in the order of the calls."""
     values: list[Span] = []
     live_spans: dict[int, list[Span]] = {}  # per storage: the values that still have bytes in it
@@ -101,12 +101,14 @@ def spans(calls: tuple[tuple[Access, ...], ...], sizes: Sizes) -> list[Span]:
     return values
 
 
-def _range(a: Access, sizes: Sizes) -> tuple[int, int]:
+def _range(a: ArgumentAccess, sizes: Sizes) -> tuple[int, int]:
     start = number(a.place.offset, sizes)
     return start, start + number(size_of(a), sizes)
 
 
-def _touched(live_spans: Mapping[int, list[Span]], a: Access, lo: int, hi: int) -> list[Span]:
+def _touched(
+    live_spans: Mapping[int, list[Span]], a: ArgumentAccess, lo: int, hi: int
+) -> list[Span]:
     """The values of which `a` accesses a byte."""
     values = live_spans.get(a.place.index, ())
     return [s for s in values if any(x < hi and lo < y for x, y in s.kept)]

@@ -22,7 +22,6 @@ from tensorkiln.codegen.memory.figures import (
     PoolMemory,
 )
 from tensorkiln.codegen.memory.live import (
-    Access,
     Span,
     end_of,
     is_replaced,
@@ -38,7 +37,7 @@ from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.conditions import conditions_of
 from tensorkiln.ir.expr import Expr, IntImm, Var, binary, int_value
 from tensorkiln.ir.module import AnyKernel, IRModule
-from tensorkiln.ir.plan import Plan
+from tensorkiln.ir.plan import ArgumentAccess, Plan
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.tensor_bytes import bytes_of
 from tensorkiln.ir.text.printer import printed_names
@@ -148,7 +147,7 @@ class GraphMemory:
             )
         return out
 
-    def _stored(self, storage: int) -> Iterator[Access]:
+    def _stored(self, storage: int) -> Iterator[ArgumentAccess]:
         """Yield all accesses of a storage."""
         for tensors in self.calls:
             for a in tensors:

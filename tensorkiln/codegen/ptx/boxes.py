@@ -45,7 +45,7 @@ _PERMUTED = SWIZZLE_BYTES // SOURCE_ALIGN
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class TensorMapBox:
     """What a nest copies: `count` boxes side by side along the last dimension of a tensor, from
     element `start` of `source` on. They lie one after the other in shared memory, from element
     `place` of `into` on."""
@@ -67,10 +67,10 @@ class _NoBox(Exception):
     """Raised with the reason why a nest is not a box."""
 
 
-def boxes_of(f: PrimFunc) -> list[tuple[For, Box | str]]:
+def boxes_of(f: PrimFunc) -> list[tuple[For, TensorMapBox | str]]:
     """The nests of copies of rings that allow TMA: for each the boxes that it copies, or the reason
     why threads copy it. A kernel can have only so many maps, each of which is a parameter."""
-    boxes: list[tuple[For, Box | str]] = []
+    boxes: list[tuple[For, TensorMapBox | str]] = []
     rings = (ring_of(s) for s in walk_stmt(f.body))
     for nest in (n for r in rings if r is not None and r.tensor_maps for n in r.copies):
         try:
@@ -85,9 +85,9 @@ def boxes_of(f: PrimFunc) -> list[tuple[For, Box | str]]:
     ]
 
 
-def maps_of(boxes: list[tuple[For, Box | str]]) -> tuple[TensorMap, ...]:
+def maps_of(boxes: list[tuple[For, TensorMapBox | str]]) -> tuple[TensorMap, ...]:
     """The maps that boxes need, each once."""
-    return tuple(dict.fromkeys(box.map for _, box in boxes if isinstance(box, Box)))
+    return tuple(dict.fromkeys(box.map for _, box in boxes if isinstance(box, TensorMapBox)))
 
 
 def _require(holds: bool, reason: str) -> None:
@@ -132,7 +132,7 @@ def _pieces(s: Stmt, loops: Mapping[Var, int]) -> Iterator[_Piece]:
             raise _NoBox(f"there is a {type(s).__name__} in it")
 
 
-def _box(f: PrimFunc, nest: For) -> Box:
+def _box(f: PrimFunc, nest: For) -> TensorMapBox:
     pieces = list(_pieces(nest, {}))
     _require(bool(pieces), "it copies nothing")
     first = pieces[0].copy
@@ -174,7 +174,7 @@ def _box(f: PrimFunc, nest: For) -> Box:
     tensor_map = TensorMap(
         param, source.dtype.name, tensor.dims[::-1], strides[::-1], tuple(box[::-1])
     )
-    return Box(tensor_map, source, start, into, place, count)
+    return TensorMapBox(tensor_map, source, start, into, place, count)
 
 
 # ---- the tensor ----------------------------------------------------------------------------------
@@ -402,4 +402,4 @@ def _shape(place_of: Mapping[tuple[int, ...], int], lanes: int, size: int) -> tu
     return rows, axis, columns // across
 
 
-__all__ = ["PATTERN_BYTES", "SOURCE_ALIGN", "Box", "boxes_of", "maps_of"]
+__all__ = ["PATTERN_BYTES", "SOURCE_ALIGN", "TensorMapBox", "boxes_of", "maps_of"]

@@ -28,7 +28,7 @@ from tensorkiln.codegen.llvm.types import parameter_type
 from tensorkiln.codegen.llvm.writer import Expressions, Statements
 from tensorkiln.codegen.ptx import conversions, instructions, rings
 from tensorkiln.codegen.ptx.alignment import write_body
-from tensorkiln.codegen.ptx.boxes import Box, boxes_of, maps_of
+from tensorkiln.codegen.ptx.boxes import TensorMapBox, boxes_of, maps_of
 from tensorkiln.codegen.ptx.threads import DeviceWriter, set_launch
 from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.copies import copies_in
@@ -68,7 +68,7 @@ def emit_ptx_ir(func: PrimFunc, target: Target) -> str:
     func = _prepared(func)
     w = DeviceWriter(func, target, EXPRESSIONS, STATEMENTS)
     boxes = boxes_of(func)
-    w.boxes = {id(nest): box for nest, box in boxes if isinstance(box, Box)}
+    w.boxes = {id(nest): box for nest, box in boxes if isinstance(box, TensorMapBox)}
     params: dict[Buffer | Var, str] = {p: f"%p{i}" for i, p in enumerate(func.params)}
     w.maps = {m: f"%p{len(params) + i}" for i, m in enumerate(maps_of(boxes))}
     with w.definition(_head(w, params), params):

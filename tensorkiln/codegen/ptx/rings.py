@@ -27,7 +27,7 @@ from tensorkiln.codegen.host.tensor_maps import TensorMap
 from tensorkiln.codegen.llvm import loops
 from tensorkiln.codegen.llvm.addresses import address, index
 from tensorkiln.codegen.ptx import threads
-from tensorkiln.codegen.ptx.boxes import SOURCE_ALIGN, Box
+from tensorkiln.codegen.ptx.boxes import SOURCE_ALIGN, TensorMapBox
 from tensorkiln.codegen.ptx.copies import write_wait
 from tensorkiln.codegen.ptx.threads import DeviceWriter, branch, thread_register, write_barrier
 from tensorkiln.codegen.ptx.warpgroup import write_fence
@@ -127,14 +127,16 @@ def _write(w: DeviceWriter, ring: Ring) -> None:
     w.state.written(None)
 
 
-def _boxes(w: DeviceWriter, ring: Ring) -> list[Box]:
+def _boxes(w: DeviceWriter, ring: Ring) -> list[TensorMapBox]:
     """The boxes of a ring that TMA copies: all of them, or none if a tensor may be unaligned."""
     boxes = [w.boxes[id(nest)] for nest in ring.copies if id(nest) in w.boxes]
     aligned = (max(b.source.align, w.aligns.get(b.source, 0)) >= SOURCE_ALIGN for b in boxes)
     return boxes if all(aligned) else []
 
 
-def _rounds(w: DeviceWriter, ring: Ring, first: str, producer: bool, boxes: Sequence[Box]) -> None:
+def _rounds(
+    w: DeviceWriter, ring: Ring, first: str, producer: bool, boxes: Sequence[TensorMapBox]
+) -> None:
     """The loop as producers run it, or as consumers do."""
     s, size = ring.loop, BARRIER_BYTES
     by_threads = [n for n in ring.copies if not (boxes and id(n) in w.boxes)]
@@ -175,7 +177,7 @@ def _rounds(w: DeviceWriter, ring: Ring, first: str, producer: bool, boxes: Sequ
     loops.counted(w, s.var, lo, hi, body, guard=int_value(s.extent) is None)
 
 
-def _copy_boxes(w: DeviceWriter, boxes: Sequence[Box], full: str) -> None:
+def _copy_boxes(w: DeviceWriter, boxes: Sequence[TensorMapBox], full: str) -> None:
     """Arrive at `full` with the bytes of all boxes of a round, and start their copies."""
     w.declares.add(f"declare {_EXPECT}")
     count = sum(b.count * b.box_bytes for b in boxes)

@@ -19,7 +19,7 @@ from tensorkiln.codegen.llvm.addresses import index
 from tensorkiln.codegen.llvm.conversions import convert
 from tensorkiln.codegen.llvm.types import llvm_type
 from tensorkiln.codegen.llvm.writer import KernelWriter
-from tensorkiln.codegen.ptx.boxes import Box
+from tensorkiln.codegen.ptx.boxes import TensorMapBox
 from tensorkiln.codegen.ptx.copies import write_batch, write_copy, write_wait
 from tensorkiln.codegen.ptx.warpgroup import is_of_warpgroup, write_fence
 from tensorkiln.ir.copies import copy_of, is_asynchronous
@@ -49,7 +49,7 @@ class DeviceWriter(KernelWriter):
     of_block: tuple[int, int, int] = (1, 1, 1)
     behind: int = 0
     # By the identity of its nest: what is copied by hardware; and the parameter that each map is.
-    boxes: Mapping[int, Box]
+    boxes: Mapping[int, TensorMapBox]
     maps: Mapping[TensorMap, str]
 
 

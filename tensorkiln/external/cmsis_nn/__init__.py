@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.external.cmsis_nn.emit import emit
-from tensorkiln.external.cmsis_nn.layers import Layer, layer
+from tensorkiln.external.cmsis_nn.layers import CmsisLayer, layer
 from tensorkiln.external.cmsis_nn.quantised import NotTaken
 from tensorkiln.external.cmsis_nn.version import URL, VERSION
 from tensorkiln.external.external import External
@@ -51,7 +51,7 @@ def match(b: Binding, graph: Definitions, target: Target) -> Taken | Refused | N
     return Taken(cmsis_layer.kind, cmsis_layer.bindings, tuple(weights), orders)
 
 
-def _by_channels_last(cmsis_layer: Layer) -> bool:
+def _by_channels_last(cmsis_layer: CmsisLayer) -> bool:
     if cmsis_layer.kind == "softmax":
         return int(cmsis_layer.attrs["axis"]) == 1
     return cmsis_layer.kind != "fully_connected"

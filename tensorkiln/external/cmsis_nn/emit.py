@@ -16,8 +16,8 @@ import numpy as np
 
 from tensorkiln.artifact import Artifact
 from tensorkiln.base.errors import InternalError
-from tensorkiln.external.cmsis_nn.fixed_point import Factor
-from tensorkiln.external.cmsis_nn.layers import ADD_SHIFT, PROBABILITY, Layer, layer
+from tensorkiln.external.cmsis_nn.fixed_point import FixedPointFactor
+from tensorkiln.external.cmsis_nn.layers import ADD_SHIFT, PROBABILITY, CmsisLayer, layer
 from tensorkiln.external.cmsis_nn.quantised import HIGHEST, LOWEST, Activation, parameter_of
 from tensorkiln.external.cmsis_nn.version import URL, VERSION
 from tensorkiln.external.cmsis_nn.workspace import Workspace, workspace
@@ -71,7 +71,7 @@ _INCLUDES = f"""#include <stddef.h>
 class _Call:
     """A layer with the names that its C has for operands."""
 
-    layer: Layer
+    layer: CmsisLayer
     symbol: str
     pointer: Callable[[Value | None], str]
 
@@ -96,7 +96,7 @@ def _variable(v: Constant | RVar | None) -> RVar | None:
     return v if isinstance(v, RVar) else None
 
 
-def _comment(x: Layer) -> str:
+def _comment(x: CmsisLayer) -> str:
     shapes = " and ".join("x".join(map(str, a.shape)) for a in x.inputs)
     out = "x".join(map(str, x.output.shape))
     return f"/* {x.kind} by CMSIS-NN: int8 {shapes} -> {out} */"
@@ -114,7 +114,7 @@ enum {{ WORKSPACE = {room.scalar} }};
 """
 
 
-def _tables(x: Layer) -> Iterator[str]:
+def _tables(x: CmsisLayer) -> Iterator[str]:
     """The factors of output channels. A convolution reads one for each, a matrix product only where
     its weights have several scales."""
     factors = x.factors
@@ -147,7 +147,7 @@ def _tile(name: str, pair: Sequence[int]) -> str:
     return f".{name} = {{.w = {pair[1]}, .h = {pair[0]}}}"
 
 
-def _activation(x: Layer) -> str:
+def _activation(x: CmsisLayer) -> str:
     return f".activation = {{.min = {x.result.low}, .max = {x.result.high}}}"
 
 
@@ -244,7 +244,7 @@ def _fully_connected(c: _Call) -> Iterator[str]:
     )
 
 
-def _factor(f: Factor) -> str:
+def _factor(f: FixedPointFactor) -> str:
     return f"{{.multiplier = {f.multiplier}, .shift = {f.shift}}}"
 
 

@@ -16,18 +16,18 @@ MIN_SHIFT, MAX_SHIFT = -30, 30
 
 
 @dataclass(frozen=True, slots=True)
-class Factor:
+class FixedPointFactor:
     """`multiplier * 2**(shift - 31)`."""
 
     multiplier: int
     shift: int
 
     @staticmethod
-    def of(value: float) -> Factor | None:
+    def of(value: float) -> FixedPointFactor | None:
         """The factor nearest to a positive number, ties away from zero; None for a number outside
         of [2**-31, 2**30), whose shift CMSIS-NN cannot apply."""
         mantissa, shift = math.frexp(value)
         multiplier = math.floor(mantissa * 2.0**31 + 0.5)
         if multiplier == 1 << 31:
             multiplier, shift = 1 << 30, shift + 1
-        return Factor(multiplier, shift) if MIN_SHIFT <= shift <= MAX_SHIFT else None
+        return FixedPointFactor(multiplier, shift) if MIN_SHIFT <= shift <= MAX_SHIFT else None

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from tensorkiln.external.cmsis_nn.fixed_point import Factor
+from tensorkiln.external.cmsis_nn.fixed_point import FixedPointFactor
 from tensorkiln.external.cmsis_nn.quantised import (
     Activation,
     NotTaken,
+    QuantizedWeights,
     Result,
-    Weights,
     activation,
     bias,
     result,
@@ -33,7 +33,7 @@ MAX_COLUMNS = (1 << 12) - 1  # of a softmax: its sum has 19 fractional bits of 3
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class CmsisLayer:
     """One call of CMSIS-NN. Extents are those of the model: images are N, C, H, W.
 
     `kind` is the end of the function's name; `factors` rescale the sums, one or one per channel
@@ -46,8 +46,8 @@ class Layer:
     result: Result
     bindings: tuple[Binding, ...]
     attrs: dict[str, Any]
-    factors: tuple[Factor, ...] = ()
-    weights: Weights | None = None
+    factors: tuple[FixedPointFactor, ...] = ()
+    weights: QuantizedWeights | None = None
     bias: Constant | RVar | None = None
 
     @property
@@ -56,7 +56,7 @@ class Layer:
         return self.result.activation
 
 
-def layer(b: Binding, graph: Definitions) -> Layer | None:
+def layer(b: Binding, graph: Definitions) -> CmsisLayer | None:
     """The layer whose operator is at `b`; None for an operator that CMSIS-NN has nothing for.
     Raises NotTaken."""
     call = b.value
@@ -64,7 +64,7 @@ def layer(b: Binding, graph: Definitions) -> Layer | None:
     return read(b, call, graph) if read is not None and isinstance(call, Call) else None
 
 
-def _conv2d(b: Binding, call: Call, graph: Definitions) -> Layer:
+def _conv2d(b: Binding, call: Call, graph: Definitions) -> CmsisLayer:
     x, dx = activation(graph, call.args[0], "its input")
     w, dw = weights(graph, call.args[1], axis=0)
     channels, (out, per_group) = x.shape[1], w.shape[:2]
@@ -81,10 +81,10 @@ def _conv2d(b: Binding, call: Call, graph: Definitions) -> Layer:
     kind = "depthwise_conv2d" if depthwise else "conv2d"
     bindings = (dx, dw, *bias_bindings, b, *after.bindings)
     factors = _factors(x, w, bias_value, after.activation, axis=0)
-    return Layer(kind, (x,), after, bindings, attrs, factors, w, bias_value)
+    return CmsisLayer(kind, (x,), after, bindings, attrs, factors, w, bias_value)
 
 
-def _matmul(b: Binding, call: Call, graph: Definitions) -> Layer:
+def _matmul(b: Binding, call: Call, graph: Definitions) -> CmsisLayer:
     x, dx = activation(graph, call.args[0], "its input")
     if call.attrs.transpose_a or len(x.shape) < 2:
         raise NotTaken("its left operand is a transposed matrix or a vector")
@@ -103,11 +103,11 @@ def _matmul(b: Binding, call: Call, graph: Definitions) -> Layer:
     bindings = (dx, dw, *(inner_bindings or [b]), *after.bindings)
     factors = _factors(x, w, bias_value, after.activation, axis=0 if rows_first else 1)
     attrs = {"rows_first": rows_first}
-    return Layer("fully_connected", (x,), after, bindings, attrs, factors, w, bias_value)
+    return CmsisLayer("fully_connected", (x,), after, bindings, attrs, factors, w, bias_value)
 
 
-def _pool(kind: str) -> Callable[[Binding, Call, Definitions], Layer]:
-    def read(b: Binding, call: Call, graph: Definitions) -> Layer:
+def _pool(kind: str) -> Callable[[Binding, Call, Definitions], CmsisLayer]:
+    def read(b: Binding, call: Call, graph: Definitions) -> CmsisLayer:
         x, dx = activation(graph, call.args[0], "its input")
         attrs = dict(call.attrs)
         if "kernel" not in attrs:  # a reduction
@@ -122,12 +122,12 @@ def _pool(kind: str) -> Callable[[Binding, Call, Definitions], Layer]:
         y = after.activation
         if (x.scale, x.zero) != (y.scale, y.zero):
             raise NotTaken("its result has another scale or zero point than its input")
-        return Layer(kind, (x,), after, (dx, b, *after.bindings), attrs)
+        return CmsisLayer(kind, (x,), after, (dx, b, *after.bindings), attrs)
 
     return read
 
 
-def _softmax(b: Binding, call: Call, graph: Definitions) -> Layer:
+def _softmax(b: Binding, call: Call, graph: Definitions) -> CmsisLayer:
     x, dx = activation(graph, call.args[0], "its input")
     rank, axis = len(x.shape), call.attrs.axis
     if axis != rank - 1 and (rank, axis) != (4, 1):
@@ -141,12 +141,12 @@ def _softmax(b: Binding, call: Call, graph: Definitions) -> Layer:
         raise NotTaken(f"it is over {x.shape[axis]} values, more than {MAX_COLUMNS}")
     if not 2.0**-26 < x.scale < 2.0**4:
         raise NotTaken(f"the scale of its input, {x.scale:g}, is outside of (2**-26, 16)")
-    factor = Factor.of(x.scale * 2.0**26)
+    factor = FixedPointFactor.of(x.scale * 2.0**26)
     assert factor is not None
-    return Layer("softmax", (x,), after, (dx, b, *after.bindings), {"axis": axis}, (factor,))
+    return CmsisLayer("softmax", (x,), after, (dx, b, *after.bindings), {"axis": axis}, (factor,))
 
 
-def _add(b: Binding, call: Call, graph: Definitions) -> Layer | None:
+def _add(b: Binding, call: Call, graph: Definitions) -> CmsisLayer | None:
     if any(_op(graph.binding(a)) in ("matmul", "linear") for a in call.args):
         return None  # the bias of a matrix product
     (x, dx), (y, dy) = (
@@ -158,11 +158,13 @@ def _add(b: Binding, call: Call, graph: Definitions) -> Layer | None:
     after = result(graph, b)
     largest_scale = 2 * max(x.scale, y.scale)
     last = largest_scale / (2.0**ADD_SHIFT * after.activation.scale)
-    factors = tuple(map(Factor.of, (x.scale / largest_scale, y.scale / largest_scale, last)))
+    factors = tuple(
+        map(FixedPointFactor.of, (x.scale / largest_scale, y.scale / largest_scale, last))
+    )
     if None in factors or last >= 1:
         raise NotTaken("the ratio of its scales is outside of the range of CMSIS-NN")
     bindings = (dx, dy, b, *after.bindings) if dx is not dy else (dx, b, *after.bindings)
-    return Layer("add", (x, y), after, bindings, {}, factors)  # type: ignore[arg-type]
+    return CmsisLayer("add", (x, y), after, bindings, {}, factors)  # type: ignore[arg-type]
 
 
 def _op(b: Binding | None) -> str:
@@ -170,11 +172,11 @@ def _op(b: Binding | None) -> str:
 
 
 def _factors(
-    x: Activation, w: Weights, bias_value: Constant | RVar | None, y: Activation, axis: int
-) -> tuple[Factor, ...]:
+    x: Activation, w: QuantizedWeights, bias_value: Constant | RVar | None, y: Activation, axis: int
+) -> tuple[FixedPointFactor, ...]:
     """The factor from sums to results per scale of the weights. Raises NotTaken if CMSIS-NN cannot
     apply one to every sum that the weights allow."""
-    factors = tuple(Factor.of(x.scale * s / y.scale) for s in w.scales)
+    factors = tuple(FixedPointFactor.of(x.scale * s / y.scale) for s in w.scales)
     valid_factors = tuple(f for f in factors if f is not None)
     if len(valid_factors) != len(factors):
         raise NotTaken("the ratio of its scales is outside of [2**-31, 2**30)")
@@ -191,7 +193,7 @@ def _factors(
     return valid_factors
 
 
-Reader = Callable[[Binding, Call, Definitions], Layer | None]
+Reader = Callable[[Binding, Call, Definitions], CmsisLayer | None]
 READERS: dict[str, Reader] = {
     "conv2d": _conv2d,
     "matmul": _matmul,

@@ -38,7 +38,7 @@ class Activation:
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class QuantizedWeights:
     """An int8 tensor of the numbers value * scales: one scale, or one per output channel.
 
     In the graph `value` is a constant; in an external function it comes from a parameter.
@@ -80,7 +80,7 @@ def activation(graph: Definitions, v: Value, label: str) -> tuple[Activation, Bi
     return _activation(call, call.args[0], label), b
 
 
-def weights(graph: Definitions, v: Value, axis: int) -> tuple[Weights, Binding]:
+def weights(graph: Definitions, v: Value, axis: int) -> tuple[QuantizedWeights, Binding]:
     """The int8 weights that the operand `v` dequantises, with one scale or one along `axis`."""
     b, call = _dequantized(graph, v, "its weights")
     value = _given(graph, call.args[0], "its weights")
@@ -94,11 +94,11 @@ def weights(graph: Definitions, v: Value, axis: int) -> tuple[Weights, Binding]:
     along = tuple(n if i == axis else 1 for i, n in enumerate(extents))
     if scale.size != 1 and scale.shape != along:
         raise NotTaken("its weights have scales along another dimension than output channels")
-    return Weights(value, tuple(map(float, scale.reshape(-1)))), b
+    return QuantizedWeights(value, tuple(map(float, scale.reshape(-1)))), b
 
 
 def bias(
-    graph: Definitions, v: Value, x: Activation, w: Weights, channels: int
+    graph: Definitions, v: Value, x: Activation, w: QuantizedWeights, channels: int
 ) -> tuple[Constant | RVar, tuple[Binding, ...]]:
     """The int32 bias that the operand `v` dequantises, in units of the scale of the products."""
     b, call = _dequantized(graph, v, "its bias")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tensorkiln.external.cmsis_nn.layers import Layer
+    from tensorkiln.external.cmsis_nn.layers import CmsisLayer
 
 _VECTOR = 16  # bytes of a vector register
 _BLOCK = 124  # channels that the depthwise convolution for MVE computes at a time
@@ -28,7 +28,7 @@ class Workspace:
         return bool(self.scalar or self.vector)
 
 
-def workspace(layer: Layer) -> Workspace:
+def workspace(layer: CmsisLayer) -> Workspace:
     """The working memory of a layer."""
     if layer.weights is not None and layer.kind == "fully_connected":
         return Workspace(0, 4 * layer.output.shape[-1])  # an int32 sum per output

@@ -86,13 +86,13 @@ def attention_program(c: Attention) -> PrimFunc:
     """for batch, head, query: blocks of keys, then the epilogue."""
 
     def head(b: Expr, h: Expr) -> Stmt:
-        return loop("row", c.rows, lambda s: _Row(c, b, h, s).stmt(), "row", keep=True)
+        return loop("row", c.rows, lambda s: _QueryRow(c, b, h, s).stmt(), "row", keep=True)
 
     body = nest(["b", "h"], [c.batch, c.heads], head, ["task", "task"])
     return PrimFunc(c.group.name, c.group.params, body)
 
 
-class _Row:
+class _QueryRow:
     """The statements for one query `s` of head `h`, and their local buffers."""
 
     def __init__(self, c: Attention, b: Expr, h: Expr, s: Expr):

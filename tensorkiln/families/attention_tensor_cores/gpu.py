@@ -78,7 +78,7 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     tile = tile_of(group.anchor, target)
     if tile is None:
         return None
-    tiles = _Attention(group.unviewed, tile, least_capability(target))
+    tiles = _TensorCoreAttention(group.unviewed, tile, least_capability(target))
     s = Schedule(PrimFunc(group.name, tiles.group.params, tiles.grid(tiles.block)), check)
     bind_blocks(s)
     for name, lanes in tiles.lanes.items():
@@ -100,7 +100,7 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     return s
 
 
-class _Attention(AttentionBlocks):
+class _TensorCoreAttention(AttentionBlocks):
     """The program of attention on tensor cores."""
 
     def __init__(self, group: Group, tile: WarpAttentionTile, capability: int):

@@ -118,13 +118,13 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     return s
 
 
-def _unroll_terms(s: Schedule, tile: Tile) -> None:
+def _unroll_terms(s: Schedule, tile: BlockTile) -> None:
     together = next(n for n in range(_UNROLLED, 0, -1) if tile.depth % n == 0)
     for name in s.loops(role=_TERM):
         s.unroll(s.split(name, together).inner if together < tile.depth else name)
 
 
-def _set_gaps(s: Schedule, copied: _Copied, tile: Tile) -> None:
+def _set_gaps(s: Schedule, copied: _Copied, tile: BlockTile) -> None:
     if copied.along_terms:
         # Each term is a row of shared memory, and neighbouring threads write to several rows.
         # Padding the rows puts these writes into different banks.
@@ -135,7 +135,7 @@ def _set_gaps(s: Schedule, copied: _Copied, tile: Tile) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class BlockTile:
     """The tile of a block: `rows` x `columns` sums, by `down` x `across` threads, `depth` terms per
     round. With two `stages`, the terms of the next round are copied while a round computes."""
 
@@ -157,7 +157,7 @@ class Tile:
         return self.rows * self.columns >= _SUMS * self.threads
 
 
-def tile_of(p: Product, target: Target) -> Tile | None:
+def tile_of(p: Product, target: Target) -> BlockTile | None:
     """The tile for a product, from its extents and the limits of the target; None if it has too few
     rows or columns."""
     rows, columns = (int_value(product(tuple(e for _, e in x))) for x in (p.rows, p.columns))
@@ -182,7 +182,7 @@ def tile_of(p: Product, target: Target) -> Tile | None:
     )
     size = next(fits, usual)
     depth = _depth(p, size, threads, target)
-    return Tile(*size, depth, down, across, _stages(p, size, depth, target))
+    return BlockTile(*size, depth, down, across, _stages(p, size, depth, target))
 
 
 def _stages(p: Product, size: tuple[int, int], depth: int, target: Target) -> int:
@@ -266,7 +266,7 @@ class _Copied:
     together: int
 
 
-def _copied(name: str, side: Side, of: TiledProduct, tile: Tile) -> _Copied:
+def _copied(name: str, side: Side, of: TiledProduct, tile: BlockTile) -> _Copied:
     """How a factor is copied: along the axes in which more of its elements are adjacent in memory.
     Copies ahead go from memory to memory, so a vector cannot be taken apart in registers: along
     terms, which are different rows of shared memory, they copy single elements."""
@@ -290,7 +290,7 @@ def _copied(name: str, side: Side, of: TiledProduct, tile: Tile) -> _Copied:
 class _Tiles:
     """The program of a product in tiles."""
 
-    def __init__(self, group: Group, p: Product, tile: Tile):
+    def __init__(self, group: Group, p: Product, tile: BlockTile):
         self.p, self.tile = p, tile
         self.of = TiledProduct(group, p, tile.rows, tile.columns, tile.depth)
         self.left = _copied("left", self.of.left, self.of, tile)

@@ -95,7 +95,7 @@ def conv2d_program(c: Conv) -> PrimFunc:
             epilogue = c.finish(Load(total, (o, lane)), n, block, lane, h, w)
             return epilogue if exists is None else If(exists, epilogue)
 
-        sums = _Sums(c, n, panel, h, w).stmt(total)
+        sums = _PanelSums(c, n, panel, h, w).stmt(total)
         before, after = vectors("start", total.shape, start), vectors("end", total.shape, finish)
         return Alloc(total, seq(before, sums, after))
 
@@ -176,7 +176,7 @@ def _tiles(size: int, rows: Expr, columns: Expr, body: Pixel) -> Stmt:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sums:
+class _PanelSums:
     """The sums of one panel of channels of one pixel."""
 
     c: Conv

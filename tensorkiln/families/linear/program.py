@@ -102,10 +102,10 @@ def linear_program(c: Linear, piece: int = SUM_TERMS, pieces_first: bool = False
     panels: its weights stay in the first-level cache, and totals are in memory. Additions are the
     same."""
     whole, tail_columns = divmod(c.n, c.nr)
-    several = pieces_first and _Row(c, (), IntImm(0), c.nr, piece).pieces > 1
+    several = pieces_first and _PanelRows(c, (), IntImm(0), c.nr, piece).pieces > 1
 
     def panel(batch: tuple[Expr, ...], p: Expr, columns: int) -> Stmt:
-        r = _Row(c, batch, p, columns, piece)
+        r = _PanelRows(c, batch, p, columns, piece)
         return r.by_pieces() if several and columns == c.nr else r.by_rows()
 
     def panels(*batch: Expr) -> Stmt:
@@ -120,7 +120,7 @@ def linear_program(c: Linear, piece: int = SUM_TERMS, pieces_first: bool = False
     return PrimFunc(c.group.name, c.group.params, body, inplace=inplace_params(c.group))
 
 
-class _Row:
+class _PanelRows:
     """The rows of panel p, of whose columns `columns` exist. Sums are in pieces of at most
     `term_limit` terms."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensorkiln.families.normalization.program import FORMULAS, Element, Row, rows_program
+from tensorkiln.families.normalization.program import FORMULAS, Element, RowProgram, rows_program
 from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
 from tensorkiln.ir.stmt import For, PrimFunc, Stmt, seq
 from tensorkiln.ir.visit import walk_stmt
@@ -44,7 +44,7 @@ def _with_rows(f: PrimFunc) -> PrimFunc:
     return replace(f, body=around([(Var("row"), IntImm(1), "row")], f.body))
 
 
-class BlockRow(Row):
+class BlockRow(RowProgram):
     """A row that the threads of a block compute together."""
 
     def __init__(self, group: Group, lead: tuple[Expr, ...], threads: int):

@@ -29,7 +29,7 @@ Element = Callable[[Expr], Expr]
 _ZERO = (IntImm(0),)
 
 
-class Row:
+class RowProgram:
     """The statements of one row of a group's anchor; `lead` are the row's logical indices, all but
     the last."""
 
@@ -81,15 +81,15 @@ class Row:
         return within(self.made, *steps)
 
 
-def rows_program(group: Group, row: Callable[[Row], Stmt]) -> PrimFunc:
+def rows_program(group: Group, row: Callable[[RowProgram], Stmt]) -> PrimFunc:
     """for each row: the statement that `row` makes of it."""
     lead = group.out_type.shape[:-1]
     names = [f"i{d}" for d in range(len(lead))]
-    body = nest(names, lead, lambda *i: row(Row(group, i)), ["row"] * len(lead))
+    body = nest(names, lead, lambda *i: row(RowProgram(group, i)), ["row"] * len(lead))
     return PrimFunc(group.name, group.params, body)
 
 
-def softmax(r: Row) -> Stmt:
+def softmax(r: RowProgram) -> Stmt:
     """top = max x; out = exp(x - top); out = out * (1 / sum out).
 
     Exponentials are stored first and scaled in place, so that each is computed once.
@@ -101,7 +101,7 @@ def softmax(r: Row) -> Stmt:
     return r.stmt(find, exponentials, add, invert, r.write(lambda j: r.saved(j) * scale))
 
 
-def log_softmax(r: Row) -> Stmt:
+def log_softmax(r: RowProgram) -> Stmt:
     """top = max x; out = x - top - log(sum exp(x - top))."""
     find, top = r.reduce("top", "max", r.at)
     add, total = r.reduce("total", "sum", lambda j: intrin("exp", r.at(j) - top))
@@ -109,7 +109,7 @@ def log_softmax(r: Row) -> Stmt:
     return r.stmt(find, add, keep, r.write(lambda j: r.at(j) - top - log))
 
 
-def layer_norm(r: Row) -> Stmt:
+def layer_norm(r: RowProgram) -> Stmt:
     """(x - mean) / sqrt(var + eps) * gamma + beta, with var = mean((x - mean)^2) in a pass of its
     own."""
     group, count = r.group, cast(r.columns, r.dtype)
@@ -143,7 +143,7 @@ def _cast_to(dtype: DType, element: Callable[..., Expr]) -> Callable[..., Expr]:
 
 
 # The statements of a row, by operator.
-FORMULAS: Mapping[str, Callable[[Row], Stmt]] = {
+FORMULAS: Mapping[str, Callable[[RowProgram], Stmt]] = {
     "softmax": softmax,
     "log_softmax": log_softmax,
     "layer_norm": layer_norm,

@@ -33,7 +33,7 @@ _PIXEL, _COLUMNS = 4, 16
 def schedule(group: Group, target: Target, check: bool = False) -> Schedule | None:
     """A layout change of a picture of bytes, perhaps padded. None if elements of its rows are not
     adjacent in memory, or rows are shorter than a tile."""
-    p = _Pixels(group)
+    p = _Picture(group)
     if not p.fits():
         return None
     s = Schedule(p.program(), check)
@@ -49,7 +49,7 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     return s
 
 
-class _Pixels:
+class _Picture:
     """The picture inside its border: rows and columns before and after it, filled with `fill`."""
 
     def __init__(self, group: Group):

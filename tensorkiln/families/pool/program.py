@@ -36,7 +36,7 @@ from tensorkiln.schedule.channel_blocks import store_channel
 from tensorkiln.schedule.group import Group, static
 
 
-class Pool:
+class Pooling:
     """The geometry and operands of one pooling."""
 
     def __init__(self, group: Group):
@@ -102,7 +102,7 @@ class Pool:
         return store_channel(self.group, total, (n, block, lane, h, w), self.lanes)
 
 
-def pool_program(p: Pool) -> PrimFunc:
+def pool_program(p: Pooling) -> PrimFunc:
     """The reductions of all columns, then all outputs."""
     extents = (p.out.shape[0], p.blocks, p.height, p.padded_width, p.lanes)
     column = buffer("column", extents, p.dtype, "local")

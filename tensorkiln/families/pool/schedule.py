@@ -7,7 +7,7 @@ conditions on taps fold to constants. The program is in program.py.
 
 from __future__ import annotations
 
-from tensorkiln.families.pool.program import Pool, pool_program
+from tensorkiln.families.pool.program import Pooling, pool_program
 from tensorkiln.ir.expr import int_value
 from tensorkiln.kernels.estimates import expected
 from tensorkiln.schedule.access import reads_blocks
@@ -22,7 +22,7 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     """max_pool2d or avg_pool2d with its elementwise prologue and epilogue."""
     if not reads_blocks(group, group.out_type.memory.block(1)):
         return None
-    p = Pool(group)
+    p = Pooling(group)
     s = Schedule(pool_program(p), check=check)
     size = group.knob("columns")
     start, columns = s.blocks()[:2]
@@ -59,7 +59,7 @@ def _cut(s: Schedule, loop: str, inner: list[bool]) -> None:
             loop, start = s.partition(loop, i - start).rest, i
 
 
-def _tasks(s: Schedule, p: Pool) -> None:
+def _tasks(s: Schedule, p: Pooling) -> None:
     """Share the planes among threads when there is work for them."""
     work = p.blocks * p.lanes * expected(p.height) * expected(p.width) * 4
     if int_value(p.out.shape[0]) is None or work > PARALLEL_WORK:

@@ -43,7 +43,7 @@ _ROW_PARTS = 8
 _CHUNK = 4096
 
 
-class _Part(NamedTuple):
+class _ColumnPart(NamedTuple):
     """Rows from `row` on of columns from `column` on."""
 
     row: Expr
@@ -57,25 +57,25 @@ def scatter_program(group: Group, width: int = 0, parts: int = 0) -> PrimFunc:
     for each of `parts` parts of the rows."""
     zero, (rows, columns) = IntImm(0), group.out_type.shape
 
-    def both(part: _Part) -> Stmt:
+    def both(part: _ColumnPart) -> Stmt:
         return seq(_copy(group, part), _put(group, part))
 
     def of_columns(p: Expr) -> Stmt:
-        return both(_Part(zero, rows, simplify(p * width), as_expr(width)))
+        return both(_ColumnPart(zero, rows, simplify(p * width), as_expr(width)))
 
     def of_rows(p: Expr) -> Stmt:
         height = simplify((rows + parts - 1) // parts)
         first, many = simplify(p * height), height
         if int_value(simplify(rows % parts)) != 0:
             many = maximum(minimum(height, rows - first), zero)
-        return both(_Part(first, many, zero, columns))
+        return both(_ColumnPart(first, many, zero, columns))
 
     if width:
         body = loop("p", simplify(columns // width), of_columns, "part", keep=True)
     elif parts:
         body = loop("p", parts, of_rows, "part", keep=True)
     else:
-        body = seq(_copy_all(group), _put(group, _Part(zero, rows, zero, columns)))
+        body = seq(_copy_all(group), _put(group, _ColumnPart(zero, rows, zero, columns)))
     return PrimFunc(group.name, group.params, body, inplace=_inplace(group))
 
 
@@ -84,7 +84,7 @@ def _call(group: Group) -> Call:
     return group.anchor
 
 
-def _copy(group: Group, part: _Part) -> Stmt:
+def _copy(group: Group, part: _ColumnPart) -> Stmt:
     """out = x in a part."""
     x = group.element(_call(group).args[0])
 
@@ -103,7 +103,7 @@ def _copy_all(group: Group) -> Stmt:
     (x, *other_args), (rows, columns) = _call(group).args, group.out_type.shape
     alone = isinstance(x, RVar) and x in group.buffers and x not in other_args
     if int_value(columns) != 1 and not alone:
-        return _copy(group, _Part(IntImm(0), rows, IntImm(0), columns))
+        return _copy(group, _ColumnPart(IntImm(0), rows, IntImm(0), columns))
     total = simplify(rows * columns)
     if int_value(columns) == 1:
         element, zero = group.element(x), IntImm(0)
@@ -114,7 +114,7 @@ def _copy_all(group: Group) -> Stmt:
     return loop("i", total, lambda i: Store(group.out, (i,), Load(source, (i,))), "copy")
 
 
-def _put(group: Group, part: _Part) -> Stmt:
+def _put(group: Group, part: _ColumnPart) -> Stmt:
     """Store the updates of a part in their rows, or combine them with these."""
     call, columns = _call(group), group.out_type.shape[1]
     places, updates = map(group.element, call.args[1:])

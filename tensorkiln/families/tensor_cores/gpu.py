@@ -79,7 +79,7 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     tile = _tile_of(contraction, factors[0].dtype, target)
     if tile is None:
         return None
-    tiles = _Tiles(group, contraction, tile, factors, least_capability(target))
+    tiles = _TensorCoreTiles(group, contraction, tile, factors, least_capability(target))
     s = Schedule(
         PrimFunc(group.name, group.params, tiles.stmt(), inplace=inplace_params(group)), check
     )
@@ -120,7 +120,7 @@ def _rows_of(name: str, side: Side, of: TiledProduct) -> Factor:
     return Factor(side, shared_buffer, copy, lambda j, k: (k, j) if copy.transposed else (j, k))
 
 
-class _Tiles:
+class _TensorCoreTiles:
     """The program of a product in tiles."""
 
     def __init__(

@@ -67,7 +67,7 @@ _SEVERAL, _MANY = 32, 4096
 _SHORT, _FEW = 16, 4
 
 
-class _Row:
+class _TopKRow:
     """The statements of one row; `lead` are its indices, all but the last."""
 
     def __init__(self, group: Group, lead: tuple[Expr, ...], lanes: int):
@@ -346,8 +346,8 @@ def _rows(group: Group, lead: tuple[Expr, ...], first: Expr, lanes: int) -> Stmt
     best = buffer("best", (k, lanes), INT64, "register")
     now, past = (buffer(name, (lanes,), INT64, "register") for name in ("now", "past"))
 
-    def row(lane: Expr) -> _Row:
-        return _Row(group, (*lead, simplify(first + lane)), 1)
+    def row(lane: Expr) -> _TopKRow:
+        return _TopKRow(group, (*lead, simplify(first + lane)), 1)
 
     def each(name: str, body: Callable[[Expr], Stmt]) -> Stmt:
         return loop(name, lanes, body, "lane", keep=True)
@@ -395,7 +395,7 @@ def top_k_program(group: Group, lanes: int, together: int = 0) -> PrimFunc:
             loop(
                 "r",
                 simplify(lead[-1] - whole_rows),
-                lambda r: _Row(group, (*i, simplify(whole_rows + r)), lanes).stmt(),
+                lambda r: _TopKRow(group, (*i, simplify(whole_rows + r)), lanes).stmt(),
                 "last",
             ),
         )
@@ -403,7 +403,7 @@ def top_k_program(group: Group, lanes: int, together: int = 0) -> PrimFunc:
     if together:
         body = nest(names[:-1], lead[:-1], rows, roles[:-1])
     else:
-        body = nest(names, lead, lambda *i: _Row(group, i, lanes).stmt(), roles)
+        body = nest(names, lead, lambda *i: _TopKRow(group, i, lanes).stmt(), roles)
     return PrimFunc(group.name, group.params, body)
 
 

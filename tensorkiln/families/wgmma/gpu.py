@@ -72,7 +72,7 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     tile = warpgroup_tile(rows, columns, batch or 1, target)
     if tile is None:
         return None
-    tiles = _Tiles(group, contraction, tile, factors)
+    tiles = _WarpgroupTiles(group, contraction, tile, factors)
     s = Schedule(
         PrimFunc(group.name, group.params, tiles.stmt(), inplace=inplace_params(group)), check
     )
@@ -104,7 +104,7 @@ def _has_producers(tile: WarpgroupTile, target: Target) -> bool:
     return target["matmul_copies"] in OWN_WARP and tile.threads + WARP_THREADS <= thread_limit
 
 
-class _Tiles:
+class _WarpgroupTiles:
     """The program of a product in tiles."""
 
     def __init__(

@@ -28,7 +28,7 @@ _REGRET = 1.4
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class WinogradCosts:
     """The parameters of estimates: lanes of a float32 vector, and the time to read a vector of
     transformed weights from memory, in units of a vector multiply-add."""
 
@@ -36,25 +36,25 @@ class Costs:
     read: float
 
     @staticmethod
-    def of(target: Target) -> Costs:
+    def of(target: Target) -> WinogradCosts:
         """The costs on a target's processor."""
-        return Costs(target.vector_lanes("float32"), _READ_BY_CPU.get(target.mcpu, _READ))
+        return WinogradCosts(target.vector_lanes("float32"), _READ_BY_CPU.get(target.mcpu, _READ))
 
 
 Tile = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class WinogradLayer:
     """The further parameters of an estimate."""
 
-    costs: Costs
+    costs: WinogradCosts
     gain: float = GAIN
     dilation: tuple[int, int] = (1, 1)
 
 
 def estimated_times(
-    inputs: int, outputs: int, height: int, width: int, tiles: Sequence[Tile], layer: Layer
+    inputs: int, outputs: int, height: int, width: int, tiles: Sequence[Tile], layer: WinogradLayer
 ) -> dict[Tile | None, float]:
     """Estimated times by output tile (rows, columns), with None for the direct convolution.
     `height` and `width` are those of the output."""
@@ -74,7 +74,11 @@ def estimated_times(
 
 
 def fastest_tile(
-    inputs: int, outputs: int, images: Sequence[tuple[int, int]], sizes: list[int], layer: Layer
+    inputs: int,
+    outputs: int,
+    images: Sequence[tuple[int, int]],
+    sizes: list[int],
+    layer: WinogradLayer,
 ) -> Tile | None:
     """The output tile (rows, columns) with the least estimated time. None if that is not less than
     `layer.gain` times the direct convolution's, or if the processor has no vectors, where weights

@@ -17,9 +17,9 @@ from tensorkiln.families.conv2d.row import packed_weights, panel_vectors, with_p
 from tensorkiln.families.winograd.costs import (
     GAIN,
     GAIN_OVER_PAIRS,
-    Costs,
-    Layer,
     Tile,
+    WinogradCosts,
+    WinogradLayer,
     fastest_tile,
 )
 from tensorkiln.families.winograd.knobs import winograd_knobs
@@ -58,7 +58,7 @@ def _choose(call: Call, out: TensorType, target: Target) -> Tile | None:
     images = [(expected(height, size), expected(width, size)) for size in pictures]
     pairs = multiplies_pairs(target, target.precision) and has_fast_pairs(target)
     gain = GAIN_OVER_PAIRS if pairs else GAIN
-    layer = Layer(Costs.of(target), gain, a.dilation)
+    layer = WinogradLayer(WinogradCosts.of(target), gain, a.dilation)
     return fastest_tile(inputs, outputs, images, sizes, layer)
 
 

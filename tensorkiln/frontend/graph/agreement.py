@@ -18,7 +18,7 @@ from tensorkiln.ops.rules import Shape
 _ONE = as_expr(1)
 
 
-class Context(Protocol):
+class NodeContext(Protocol):
     """What an importer of a node works with (`context.py`)."""
 
     builder: GraphBuilder
@@ -33,7 +33,7 @@ class Context(Protocol):
 
 
 def agreeing_operands(
-    g: Context, name: str, args: Sequence[Val], attrs: Mapping[str, AttrValue]
+    g: NodeContext, name: str, args: Sequence[Val], attrs: Mapping[str, AttrValue]
 ) -> list[Val]:
     """The operands of an operator with extents that must agree made to agree, where they may.
 
@@ -83,7 +83,7 @@ def common_extent(a: Expr, b: Expr) -> Expr:
     return a
 
 
-def fit(g: Context, x: Val, shape: Shape) -> Val:
+def fit(g: NodeContext, x: Val, shape: Shape) -> Val:
     """`x` as a tensor of this shape, which it is or the call is refused."""
     extents = g.shape(x)
     target = tuple(a if g.dims.same(a, b) else b for a, b in zip(extents, shape, strict=True))
@@ -106,7 +106,7 @@ def _differ(a: Expr, b: Expr) -> bool:
     return x is not None and y is not None and x != y
 
 
-def _broadcast(g: Context, args: list[Val], keep: int = 0) -> list[Val]:
+def _broadcast(g: NodeContext, args: list[Val], keep: int = 0) -> list[Val]:
     """Operands that broadcast to each other but for their last `keep` dimensions: where neither is
     known, an extent may be 1 or that of the others."""
     shapes = [list(g.shape(x)) for x in args]
@@ -132,7 +132,7 @@ def _joint(dims: Dims, extents: Sequence[Expr]) -> Expr | None:
     return numbers[0] if numbers else dims.joint(different)
 
 
-def stretch(g: Context, x: Val, shape: Shape) -> Val:
+def stretch(g: NodeContext, x: Val, shape: Shape) -> Val:
     """`x` broadcast to a shape, or the call is refused."""
     extents = g.shape(x)
     if shape == extents:

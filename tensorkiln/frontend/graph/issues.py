@@ -24,3 +24,7 @@ def unsupported(message: str, hint: str = "", kind: str = "attribute") -> NodePr
 def malformed(message: str, hint: str = "") -> NodeProblem:
     """A NodeProblem for a node that its model's format does not allow."""
     return NodeProblem("malformed", message, hint)
+
+
+class BodyRefused(Exception):
+    """A body has nodes that cannot be imported, of which there are issues already."""

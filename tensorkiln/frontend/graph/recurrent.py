@@ -28,7 +28,7 @@ Cell = Callable[[Val, Sequence[Val]], Sequence[Val]]
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class RecurrentWeights:
     """The weights of one direction: w [in, gates*H], r [H, gates*H], biases [gates*H] or None."""
 
     g: Context
@@ -55,7 +55,7 @@ class Weights:
 
 
 # From the weights of a direction, and its number, to its cell.
-CellOf = Callable[[Weights, int], Cell]
+CellOf = Callable[[RecurrentWeights, int], Cell]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ LSTM = Network(4, 2, ("sigmoid", "tanh", "tanh"))
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class RecurrentLayer:
     """The operands of a recurrent layer; `run` imports it.
 
     `backward` says for each direction whether it reads the sequence from its end. `functions` are
@@ -128,7 +128,7 @@ class Layer:
             if not same_extent(g.shape(v)[0], directions) or not same_extent(g.shape(v)[1], rows):
                 raise malformed(f"{name} must begin with [{directions}, {show(rows)}]")
 
-    def _weights(self, direction: int) -> Weights:
+    def _weights(self, direction: int) -> RecurrentWeights:
         g = self.g
         size = g.shape(self.r)[2]
         count = len(self.functions) // len(self.backward)
@@ -140,7 +140,7 @@ class Layer:
                 g.emit("slice", whole, begin=(k * rows,), strides=(1,), shape=(rows,))
                 for k in (0, 1)
             ]
-        return Weights(
+        return RecurrentWeights(
             g,
             size,
             g.transpose(_direction(g, self.w, direction), (1, 0)),
@@ -152,7 +152,7 @@ class Layer:
         )
 
     def _along(
-        self, x: Val, lengths: Val | None, weights: Weights, cell: Cell, direction: int
+        self, x: Val, lengths: Val | None, weights: RecurrentWeights, cell: Cell, direction: int
     ) -> list[Val]:
         """y [steps, 1, batch, H] and the last states [1, batch, H] of one direction."""
         g, size = self.g, weights.size
@@ -218,7 +218,7 @@ def _blend(g: Context, share: Val, a: Val, b: Val) -> Val:
     return g.emit("add", g.emit("mul", share, a), g.emit("mul", complement, b))
 
 
-def rnn_cell(weights: Weights, direction: int) -> Cell:
+def rnn_cell(weights: RecurrentWeights, direction: int) -> Cell:
     """h = f(x W + h R + b)"""
     g = weights.g
 
@@ -233,7 +233,7 @@ def gru_cell(*, linear_before_reset: bool) -> CellOf:
     """h = z h + (1 - z) n, where the reset gate multiplies the state before its product with R, or
     with `linear_before_reset` the product; gates z, r, n."""
 
-    def cell(weights: Weights, direction: int) -> Cell:
+    def cell(weights: RecurrentWeights, direction: int) -> Cell:
         g = weights.g
         candidate_weights = weights.part(weights.r, 2)
 
@@ -264,7 +264,7 @@ def lstm_cell(*, input_forget: bool = False, peepholes: Val | None = None) -> Ce
     """c = f c + i n and h = o tanh(c); gates i, o, f, n. With `input_forget`, f = 1 - i. Peepholes
     [directions, 3*H] are weights of c in the gates i, o, f."""
 
-    def cell(weights: Weights, direction: int) -> Cell:
+    def cell(weights: RecurrentWeights, direction: int) -> Cell:
         g = weights.g
         peephole = None if peepholes is None else _direction(g, peepholes, direction)
 

@@ -27,8 +27,8 @@ from tensorkiln.frontend.onnx.proto import (
     Dim,
     FunctionProto,
     NodeProto,
+    OnnxShape,
     OpsetId,
-    Shape,
     TensorTypeProto,
     TypeProto,
 )
@@ -199,7 +199,7 @@ def _in_force(versions: Sequence[int], opset: int) -> int:
 def _type_proto(t: TensorType) -> TypeProto:
     extents = [int_value(d) for d in t.shape]
     dims = tuple(Dim(value=n) if n is not None else Dim() for n in extents)
-    return TypeProto(TensorTypeProto(_CODES[t.dtype.name], Shape(dims)))
+    return TypeProto(TensorTypeProto(_CODES[t.dtype.name], OnnxShape(dims)))
 
 
 def _check(schema: Any, node: NodeProto, types: Sequence[TensorType | None]) -> None:

@@ -13,7 +13,13 @@ from typing import Protocol
 from tensorkiln.base.errors import Issue
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.control_flow import branches, loop
-from tensorkiln.frontend.graph.issues import NodeProblem, RanksDiffer, malformed, unsupported
+from tensorkiln.frontend.graph.issues import (
+    BodyRefused,
+    NodeProblem,
+    RanksDiffer,
+    malformed,
+    unsupported,
+)
 from tensorkiln.frontend.graph.movement import stack
 from tensorkiln.frontend.graph.scan import MAX_STEPS
 from tensorkiln.frontend.graph.values import Val
@@ -24,8 +30,8 @@ from tensorkiln.frontend.onnx.inputs import declared
 from tensorkiln.frontend.onnx.load import ParsedModel
 from tensorkiln.frontend.onnx.moved import Moved, held, stored
 from tensorkiln.frontend.onnx.narrow import Narrow
-from tensorkiln.frontend.onnx.proto import AttributeProto, Graph, NodeProto, ValueInfo
-from tensorkiln.frontend.onnx.scan import BodyRefused, scan, scan_8
+from tensorkiln.frontend.onnx.proto import AttributeProto, NodeProto, OnnxGraph, ValueInfo
+from tensorkiln.frontend.onnx.scan import scan, scan_8
 from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown
 from tensorkiln.ir.relax import Constant
 
@@ -143,7 +149,7 @@ def _continued(
     names = [name for name in dict.fromkeys(results) if name and name not in scope.values]
     before = len(host.issues)
 
-    def side(body: Graph, *_: object) -> Sequence[object]:
+    def side(body: OnnxGraph, *_: object) -> Sequence[object]:
         outer = dict(scope.values)
         try:
             branch_outputs = _body(host, body, scope, f"{scope.prefix}{node.label}/", ())
@@ -169,14 +175,18 @@ def _behind_unknown(
 ) -> Outputs:
     """Import the bodies of a node with an operand of which nothing is known, for their issues."""
     for body in (a.g for a in attributes):
-        if isinstance(body, Graph) and scope.depth < MAX_DEPTH:
+        if isinstance(body, OnnxGraph) and scope.depth < MAX_DEPTH:
             args = [UNKNOWN] * len(body.input)
             _body(host, body, scope, f"{scope.prefix}{node.label}/", args)
     return [UNKNOWN] * len(node.output)
 
 
 def _body(
-    host: Host, body: Graph, scope: GraphScope, prefix: str, args: Sequence[GraphValue | Unknown]
+    host: Host,
+    body: OnnxGraph,
+    scope: GraphScope,
+    prefix: str,
+    args: Sequence[GraphValue | Unknown],
 ) -> Outputs:
     """The results of a body, whose nodes are imported in a scope of their own."""
     if scope.depth >= MAX_DEPTH:
@@ -204,7 +214,7 @@ def _as_declared(g: Context, x: GraphValue | Unknown, output: ValueInfo) -> Grap
 
 
 def _step(
-    host: Host, node: NodeProto, body: Graph, scope: GraphScope, numbered: bool = True
+    host: Host, node: NodeProto, body: OnnxGraph, scope: GraphScope, numbered: bool = True
 ) -> Callable[[int, Sequence[GraphValue]], list[GraphValue]]:
     """From the number of a step and the body's operands to its results; raises BodyRefused."""
     before = len(host.issues)
@@ -295,7 +305,7 @@ def _any_loop(
     host: Host,
     node: NodeProto,
     scope: GraphScope,
-    body: Graph,
+    body: OnnxGraph,
     limits: tuple[GraphValue | Unknown | None, GraphValue | Unknown | None],
     states: Sequence[GraphValue],
 ) -> Sequence[GraphValue]:
@@ -339,7 +349,7 @@ def _unrolled(
     host: Host,
     node: NodeProto,
     scope: GraphScope,
-    body: Graph,
+    body: OnnxGraph,
     limits: tuple[GraphValue | Unknown | None, GraphValue | Unknown | None],
     states: Sequence[GraphValue],
 ) -> Sequence[GraphValue]:

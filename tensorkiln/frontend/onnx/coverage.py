@@ -16,7 +16,7 @@ from typing import Any
 
 from tensorkiln.base.record import JsonRecord, json_key
 from tensorkiln.frontend.onnx.load import load
-from tensorkiln.frontend.onnx.proto import Graph, NodeProto, OpsetId
+from tensorkiln.frontend.onnx.proto import NodeProto, OnnxGraph, OpsetId
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _used(nodes: Iterable[NodeProto], opsets: Mapping[str, int]) -> Iterator[tup
         domain = _domain(node.domain)
         yield domain, node.op_type, opsets.get(domain, 1)
         for attr in node.attribute:
-            if isinstance(attr.g, Graph):
+            if isinstance(attr.g, OnnxGraph):
                 yield from _used(attr.g.node, opsets)
 
 

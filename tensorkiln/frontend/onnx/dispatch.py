@@ -21,7 +21,7 @@ from tensorkiln.base.errors import nearest
 from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.graph_values import GraphValue
 from tensorkiln.frontend.onnx.narrow import Narrow
-from tensorkiln.frontend.onnx.proto import AttributeProto, Graph, TensorProto
+from tensorkiln.frontend.onnx.proto import AttributeProto, OnnxGraph, TensorProto
 from tensorkiln.frontend.onnx.standard import HINTS, STANDARD
 from tensorkiln.frontend.onnx.tensors import ExternalFiles, to_array, to_constant
 from tensorkiln.ir.relax import Constant
@@ -35,7 +35,7 @@ Floats = tuple[float, ...]
 Strs = tuple[str, ...]
 Array = np.ndarray
 Tensor = Constant | Narrow
-Body = Graph
+Body = OnnxGraph
 TypeOf = type(None)  # a type: no importer needs it, since values have theirs
 
 Importer = Callable[..., GraphValue | Sequence[GraphValue]]

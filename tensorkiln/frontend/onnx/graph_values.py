@@ -20,12 +20,12 @@ class TensorList:
     items: tuple[Val | Narrow, ...]
 
 
-class Absent:
+class EmptyOptional:
     """An optional without a value; see `ABSENT`. One with a value is that value."""
 
 
-ABSENT = Absent()
-GraphValue = Val | Narrow | TensorList | Absent | Texts
+ABSENT = EmptyOptional()
+GraphValue = Val | Narrow | TensorList | EmptyOptional | Texts
 
 # Operators whose importers take tensors of strings.
 OF_TEXTS = frozenset(f"ai.onnx.ml.{op}" for op in ("LabelEncoder", "OneHotEncoder"))
@@ -60,11 +60,11 @@ def apply(
         out = call(*args)
         return list(out) if isinstance(out, list | tuple) else [out]  # type: ignore[list-item]
 
-    plain = not any(isinstance(v, Narrow | TensorList | Absent | Texts) for v in operands)
+    plain = not any(isinstance(v, Narrow | TensorList | EmptyOptional | Texts) for v in operands)
     if plain or op in OF_LISTS or op == "Identity":
         return run(operands)
     for k, v in enumerate(operands):
-        if isinstance(v, TensorList | Absent):
+        if isinstance(v, TensorList | EmptyOptional):
             kind = "a sequence" if isinstance(v, TensorList) else "an empty optional"
             hint = "SequenceAt takes a tensor from a sequence" if kind == "a sequence" else ""
             raise NodeProblem("malformed", f"operand {k} is {kind}, expected a tensor", hint)

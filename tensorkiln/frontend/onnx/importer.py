@@ -17,7 +17,7 @@ from tensorkiln.frontend.onnx.choices import over_axes
 from tensorkiln.frontend.onnx.context import OnnxContext
 from tensorkiln.frontend.onnx.dim_params import parse_dim
 from tensorkiln.frontend.onnx.forms import formed
-from tensorkiln.frontend.onnx.graph_values import Absent, GraphValue, TensorList, apply
+from tensorkiln.frontend.onnx.graph_values import EmptyOptional, GraphValue, TensorList, apply
 from tensorkiln.frontend.onnx.growth import shortened
 from tensorkiln.frontend.onnx.inputs import declared, input_type, with_shapes
 from tensorkiln.frontend.onnx.load import ParsedModel
@@ -28,8 +28,8 @@ from tensorkiln.frontend.onnx.plugins import FAULTS, Importers, installed_import
 from tensorkiln.frontend.onnx.proto import (
     AttributeProto,
     FunctionProto,
-    Graph,
     NodeProto,
+    OnnxGraph,
     OpsetId,
     TensorProto,
     ValueInfo,
@@ -120,13 +120,13 @@ class Importer:
                 )
         return {"": 0, **opsets}
 
-    def _check_outputs(self, graph: Graph) -> None:
+    def _check_outputs(self, graph: OnnxGraph) -> None:
         names = [o.name for o in graph.output]
         if not names:
             self._issue("malformed", "graph", "", "the graph has no outputs")
 
     def _module(
-        self, graph: Graph, inputs: Sequence[ValueInfo], named: Sequence[tuple[str, RVar]]
+        self, graph: OnnxGraph, inputs: Sequence[ValueInfo], named: Sequence[tuple[str, RVar]]
     ) -> IRModule:
         f = main_function(self.g.builder, [value for _, value in named])
         attrs: dict[str, object] = {
@@ -143,7 +143,7 @@ class Importer:
 
     # -- inputs and outputs -------------------------------------------------------------------
 
-    def _params(self, graph: Graph, scope: GraphScope) -> list[ValueInfo]:
+    def _params(self, graph: OnnxGraph, scope: GraphScope) -> list[ValueInfo]:
         """Make parameters of the graph inputs that have no initializer, and return these inputs."""
         shaped = with_shapes(graph, self.shapes, declared_types(scope))
         inputs = [v for v in shaped if v.name not in scope.values]
@@ -184,7 +184,7 @@ class Importer:
                 if not value.items:
                     raise NodeProblem("attribute", f"output {name!r} is an empty sequence")
                 return [(f"{name}/{k}", self._bound(v)) for k, v in enumerate(value.items)]
-            if isinstance(value, Absent):
+            if isinstance(value, EmptyOptional):
                 raise NodeProblem("attribute", f"output {name!r} is an empty optional")
             if isinstance(value, Texts):
                 self.texts[name] = value.table
@@ -358,7 +358,7 @@ class Importer:
                 raise problem
             bodies.check_attributes(schema, attributes)
             return [UNKNOWN] * len(node.output)
-        if any(isinstance(v, Narrow | TensorList | Absent | Texts) for v in operands):
+        if any(isinstance(v, Narrow | TensorList | EmptyOptional | Texts) for v in operands):
             raise problem
         types = [v.tensor if isinstance(v, Val) else None for v in operands]
         called = replace(node, attribute=tuple(attributes))

@@ -11,7 +11,7 @@ from tensorkiln.frontend.graph.dimensions import Dims
 from tensorkiln.frontend.graph.issues import NodeProblem
 from tensorkiln.frontend.onnx.dim_params import build_dim, parse_dim
 from tensorkiln.frontend.onnx.narrow import Format
-from tensorkiln.frontend.onnx.proto import Dim, Graph, TypeProto, ValueInfo
+from tensorkiln.frontend.onnx.proto import Dim, OnnxGraph, TypeProto, ValueInfo
 from tensorkiln.frontend.onnx.ranks import lacks_shape, shaped, with_ranks
 from tensorkiln.frontend.onnx.tensors import element_type
 from tensorkiln.ir.dtype import DType
@@ -26,7 +26,7 @@ def declared(v: ValueInfo) -> Sequence[Dim]:
 
 
 def with_shapes(
-    graph: Graph,
+    graph: OnnxGraph,
     shapes: Mapping[str, Sequence[int | str | None]],
     declared: Mapping[str, TypeProto],
 ) -> Sequence[ValueInfo]:

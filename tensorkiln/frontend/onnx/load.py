@@ -11,7 +11,7 @@ from typing import Any
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.files import names_beside
 from tensorkiln.base.origin import ModelSource, sha256_of
-from tensorkiln.frontend.onnx.proto import MODEL, Model
+from tensorkiln.frontend.onnx.proto import MODEL, OnnxModel
 from tensorkiln.frontend.onnx.tensors import ExternalFiles, map_path
 from tensorkiln.frontend.onnx.wire import WireError, decode
 
@@ -20,7 +20,7 @@ from tensorkiln.frontend.onnx.wire import WireError, decode
 class ParsedModel:
     """A parsed model, its name in error messages (`where`), and the external files it may read."""
 
-    model: Model
+    model: OnnxModel
     where: str
     files: ExternalFiles
     file_name: str = ""  # without its suffix; empty for a model in memory

@@ -10,7 +10,7 @@ from typing import Any
 from tensorkiln.frontend.graph import elementwise, recurrent
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.issues import malformed, unsupported
-from tensorkiln.frontend.graph.recurrent import CellOf, Function, Layer, Network
+from tensorkiln.frontend.graph.recurrent import CellOf, Function, Network, RecurrentLayer
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx import ops_math
 from tensorkiln.frontend.onnx.dispatch import Float, Floats, Int, Str, Strs, Table
@@ -87,7 +87,7 @@ def _layer(
     r, size = operands[2], attributes.hidden_size
     if size is not None and g.rank(r) == 3 and not same_extent(g.shape(r)[2], size):
         raise malformed(f"hidden_size={size}, but R has rows of {show(g.shape(r)[2])}")
-    layer = Layer(
+    layer = RecurrentLayer(
         g,
         network,
         *operands,

@@ -13,7 +13,7 @@ from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.graph.movement import stack
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Int, Table, TypeOf
-from tensorkiln.frontend.onnx.graph_values import ABSENT, Absent, GraphValue, TensorList
+from tensorkiln.frontend.onnx.graph_values import ABSENT, EmptyOptional, GraphValue, TensorList
 from tensorkiln.frontend.onnx.narrow import Narrow, element_type
 from tensorkiln.frontend.onnx.texts import Texts
 from tensorkiln.ir.expr import as_expr, int_value
@@ -26,7 +26,7 @@ def _items(x: GraphValue) -> tuple[Val | Narrow, ...]:
 
 
 def _tensor(x: GraphValue) -> Val | Narrow:
-    if isinstance(x, TensorList | Absent | Texts):
+    if isinstance(x, TensorList | EmptyOptional | Texts):
         raise malformed("an operand is no tensor of numbers")
     return x
 
@@ -142,12 +142,12 @@ def optional(g: Context, x: GraphValue | None = None, *, type: TypeOf = None) ->
 
 def optional_has_element(g: Context, x: GraphValue | None = None) -> GraphValue:
     """Whether there is an operand and it is not empty, which is known."""
-    return g.const(x is not None and not isinstance(x, Absent), "bool")
+    return g.const(x is not None and not isinstance(x, EmptyOptional), "bool")
 
 
 def optional_get_element(g: Context, x: GraphValue) -> GraphValue:
     """What the optional holds."""
-    if isinstance(x, Absent):
+    if isinstance(x, EmptyOptional):
         raise malformed("the optional is empty")
     return x
 

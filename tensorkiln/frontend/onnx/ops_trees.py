@@ -29,7 +29,7 @@ _JOIN = {"SUM": "sum", "AVERAGE": "sum", "MIN": "min", "MAX": "max"}
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class TreeSplit:
     """A node of a tree as the model gives it: whether the feature is in `mode` relation to the
     values decides between two further ones; NaN goes to `yes` if `missing`."""
 
@@ -56,7 +56,7 @@ class Forest:
     roots: list[int] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
 
-    def grow(self, node: Callable[[int], Split | int], root: int) -> None:
+    def grow(self, node: Callable[[int], TreeSplit | int], root: int) -> None:
         """Add a tree: `node` gives a split, or the number of a leaf."""
         self.roots.append(self._new(1))
         self.depths.append(0)
@@ -84,7 +84,7 @@ class Forest:
             self.leaf.append(-1)
         return first
 
-    def _set(self, slot: int, split: Split, threshold: float, missing: bool) -> tuple[int, int]:
+    def _set(self, slot: int, split: TreeSplit, threshold: float, missing: bool) -> tuple[int, int]:
         """Make a split of a node; return the nodes where <= and > lead. NaN goes with <= if
         `missing`: then what is asked is whether the feature is greater."""
         first = self._new(2)
@@ -92,7 +92,7 @@ class Forest:
         self.threshold[slot] = _greater(self.dtype, threshold) if missing else threshold
         return (first + 1, first) if missing else (first, first + 1)
 
-    def _split(self, slot: int, s: Split, level: int) -> list[tuple[int, int, int]]:
+    def _split(self, slot: int, s: TreeSplit, level: int) -> list[tuple[int, int, int]]:
         """Make splits by <= of a node, and return what leads where: (node, the model's, level)."""
         if s.feature < 0:
             raise malformed(f"a node has feature {s.feature}")
@@ -199,7 +199,7 @@ def _listed(
     place = {key: k for k, key in enumerate(zip(trees, numbers, strict=True))}
     leaves: dict[tuple[int, int], int] = {}
 
-    def node(k: int) -> Split | int:
+    def node(k: int) -> TreeSplit | int:
         key = (trees[k], numbers[k])
         if modes[k] == "LEAF":
             return leaves.setdefault(key, len(leaves))
@@ -210,7 +210,7 @@ def _listed(
         if nexts[0] is None or nexts[1] is None:
             raise malformed(f"a node of tree {trees[k]} leads to one that does not exist")
         tracks_true = bool(missing) and bool(missing[k])
-        return Split(mode, features[k], (values[k],), nexts[0], nexts[1], tracks_true)
+        return TreeSplit(mode, features[k], (values[k],), nexts[0], nexts[1], tracks_true)
 
     forest = Forest(dtype)
     for tree in sorted(set(trees)):
@@ -417,7 +417,7 @@ def tree_ensemble(
         raise malformed("lists of nodes differ in length")
     members = _members(modes, membership_values)
 
-    def node(k: int) -> Split | int:
+    def node(k: int) -> TreeSplit | int:
         if k < 0:
             return -1 - k
         mode = MODES[modes[k]]
@@ -425,7 +425,7 @@ def tree_ensemble(
         yes = -1 - nodes_truenodeids[k] if nodes_trueleafs[k] else nodes_truenodeids[k]
         no = -1 - nodes_falsenodeids[k] if nodes_falseleafs[k] else nodes_falsenodeids[k]
         tracks_true = nodes_missing_value_tracks_true
-        return Split(
+        return TreeSplit(
             mode, nodes_featureids[k], values, yes, no, bool(tracks_true) and bool(tracks_true[k])
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 
-from tensorkiln.frontend.onnx.proto import Graph, NodeProto
+from tensorkiln.frontend.onnx.proto import NodeProto, OnnxGraph
 
 
 def execution_order(nodes: Sequence[NodeProto]) -> tuple[list[NodeProto], list[NodeProto]]:
@@ -44,7 +44,7 @@ def reads(node: NodeProto) -> list[str]:
     return names
 
 
-def _free_names(graph: Graph) -> list[str]:
+def _free_names(graph: OnnxGraph) -> list[str]:
     local_names = {t.name for t in graph.initializer} | {v.name for v in graph.input}
     local_names |= {out for n in graph.node for out in n.output}
     read_names = [name for n in graph.node for name in reads(n)] + [o.name for o in graph.output]

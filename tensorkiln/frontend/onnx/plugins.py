@@ -25,7 +25,7 @@ from tensorkiln.frontend.graph.issues import NodeProblem, unsupported
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.context import OnnxContext
 from tensorkiln.frontend.onnx.dispatch import KINDS_OF_ATTRIBUTES, Importer, Table, kind_of
-from tensorkiln.frontend.onnx.graph_values import Absent, GraphValue, TensorList
+from tensorkiln.frontend.onnx.graph_values import EmptyOptional, GraphValue, TensorList
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.standard import TRAINING, is_onnx
 from tensorkiln.ir.relax import RVar, TensorType
@@ -208,7 +208,7 @@ def _answer(
 
 def _checked(value: object, label: str, g: OnnxContext, operands: Sequence[object]) -> GraphValue:
     """The value of an output; UserError if an importer may not return it."""
-    if not isinstance(value, Val | Narrow | TensorList | Absent):
+    if not isinstance(value, Val | Narrow | TensorList | EmptyOptional):
         raise bad_answer(label, value, "the value of each output", _CODE)
     if not isinstance(value, RVar) or any(value is o for o in operands):
         return value

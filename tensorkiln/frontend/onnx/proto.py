@@ -17,7 +17,7 @@ NO_DOUBLES = np.zeros(0, np.float64)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StringEntry:
     """StringStringEntryProto."""
 
     key: str = ""
@@ -38,7 +38,7 @@ class TensorProto:
     uint64_data: np.ndarray = field(default_factory=lambda: NO_INTS)
     name: str = ""
     raw_data: memoryview | None = None
-    external_data: tuple[Entry, ...] = ()
+    external_data: tuple[StringEntry, ...] = ()
     location: int = 0
 
 
@@ -51,7 +51,7 @@ class Dim:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class OnnxShape:
     """TensorShapeProto."""
 
     dim: tuple[Dim, ...] = ()
@@ -62,7 +62,7 @@ class TensorTypeProto:
     """TypeProto.Tensor: element type number and declared shape (None: unknown rank)."""
 
     elem_type: int = 0
-    shape: Shape | None = None
+    shape: OnnxShape | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class AttributeProto:
     i: int | None = None
     s: memoryview | None = None
     t: TensorProto | None = None
-    g: Graph | None = None
+    g: OnnxGraph | None = None
     floats: np.ndarray = field(default_factory=lambda: NO_FLOATS)
     ints: np.ndarray = field(default_factory=lambda: NO_INTS)
     strings: tuple[memoryview, ...] = ()
@@ -128,7 +128,7 @@ class NodeProto:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Graph:
+class OnnxGraph:
     """GraphProto, without fields that an import does not need (doc_string, ...). `value_info` is
     not decoded: only errors ask what is in it."""
 
@@ -164,15 +164,17 @@ class FunctionProto:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Model:
+class OnnxModel:
     """ModelProto, without fields that an import does not need (metadata_props, doc_string, ...)."""
 
     opset_import: tuple[OpsetId, ...] = ()
-    graph: Graph | None = None
+    graph: OnnxGraph | None = None
     functions: tuple[FunctionProto, ...] = ()
 
 
-ENTRY = Schema("StringStringEntryProto", Entry, {1: Field("key", "str"), 2: Field("value", "str")})
+ENTRY = Schema(
+    "StringStringEntryProto", StringEntry, {1: Field("key", "str"), 2: Field("value", "str")}
+)
 _TENSOR = Schema(
     "TensorProto",
     TensorProto,
@@ -191,7 +193,7 @@ _TENSOR = Schema(
     },
 )
 _DIM = Schema("Dimension", Dim, {1: Field("value", "int"), 2: Field("param", "str")})
-_SHAPE = Schema("TensorShapeProto", Shape, {1: Field("dim", "message", True, lambda: _DIM)})
+_SHAPE = Schema("TensorShapeProto", OnnxShape, {1: Field("dim", "message", True, lambda: _DIM)})
 _TENSOR_TYPE = Schema(
     "TypeProto.Tensor",
     TensorTypeProto,
@@ -237,7 +239,7 @@ NODE = Schema(
 )
 _GRAPH: Schema = Schema(
     "GraphProto",
-    Graph,
+    OnnxGraph,
     {
         1: Field("node", "message", True, lambda: NODE),
         2: Field("name", "str"),
@@ -267,7 +269,7 @@ FUNCTION = Schema(
 )
 MODEL = Schema(
     "ModelProto",
-    Model,
+    OnnxModel,
     {
         7: Field("graph", "message", False, lambda: _GRAPH),
         8: Field("opset_import", "message", True, lambda: _OPSET),

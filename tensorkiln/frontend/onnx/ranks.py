@@ -17,9 +17,9 @@ import numpy as np
 from tensorkiln.frontend.onnx.proto import (
     AttributeProto,
     Dim,
-    Graph,
     NodeProto,
-    Shape,
+    OnnxGraph,
+    OnnxShape,
     TensorProto,
     TypeProto,
     ValueInfo,
@@ -47,7 +47,7 @@ _FIXED: Mapping[str, tuple[tuple[int | None, ...], tuple[int | None, ...]]] = {
     "LSTM": ((3, 3, 3, 2, 1, 3, 3, 2), (4, 3, 3)),
     "Gemm": ((2, 2), (2,)),
     "Flatten": ((), (2,)),
-    "Shape": ((), (1,)),
+    "OnnxShape": ((), (1,)),
     "Size": ((), (0,)),
     "NonZero": ((), (2,)),
     "DepthToSpace": ((4,), (4,)),
@@ -73,7 +73,7 @@ _WINDOWS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Link:
+class _RankLink:
     """`second` has `more` dimensions than `first`."""
 
     first: str
@@ -103,7 +103,7 @@ class _Ranks:
         return int(dims[0]) if dims is not None and len(dims) == 1 else None
 
 
-def with_ranks(graph: Graph, declared: Mapping[str, TypeProto]) -> Sequence[ValueInfo]:
+def with_ranks(graph: OnnxGraph, declared: Mapping[str, TypeProto]) -> Sequence[ValueInfo]:
     """The graph's inputs, those without a shape as tensors of the rank that follows from the nodes
     that use them; unchanged where none follows. `declared` are types of other values.
     """
@@ -122,7 +122,7 @@ def lacks_shape(v: ValueInfo) -> bool:
 def shaped(v: ValueInfo, dims: Sequence[Dim]) -> ValueInfo:
     """An input as a tensor of these dimensions."""
     assert v.type is not None and v.type.tensor is not None
-    tensor = replace(v.type.tensor, shape=Shape(tuple(dims)))
+    tensor = replace(v.type.tensor, shape=OnnxShape(tuple(dims)))
     return replace(v, type=replace(v.type, tensor=tensor))
 
 
@@ -131,7 +131,7 @@ def _ranked(v: ValueInfo, ranks: _Ranks) -> ValueInfo:
     return v if rank is None else shaped(v, [Dim()] * rank)
 
 
-def _known(graph: Graph, declared: Mapping[str, TypeProto]) -> _Ranks:
+def _known(graph: OnnxGraph, declared: Mapping[str, TypeProto]) -> _Ranks:
     """The ranks of weights, and those that the model declares."""
     ranks = _Ranks()
     ranks.constants = {t.name: t for t in graph.initializer}
@@ -153,7 +153,7 @@ def _known(graph: Graph, declared: Mapping[str, TypeProto]) -> _Ranks:
 
 def _propagate(nodes: Sequence[NodeProto], ranks: _Ranks) -> None:
     """Learn what follows, until nothing is new: from each rank once."""
-    rules: dict[str, list[_Link | NodeProto]] = defaultdict(list)
+    rules: dict[str, list[_RankLink | NodeProto]] = defaultdict(list)
     for node in nodes:
         if node.domain not in ("", "ai.onnx", "ai.onnx.ml"):
             continue
@@ -229,7 +229,7 @@ def _learn_einsum(node: NodeProto, equation: str, ranks: _Ranks) -> None:
         ranks.learn(node.output[0], None if "." in right else len(right))
 
 
-def _links(node: NodeProto, ranks: _Ranks) -> Iterator[_Link]:
+def _links(node: NodeProto, ranks: _Ranks) -> Iterator[_RankLink]:
     """How the ranks of a node's operands and results depend on the first operand's."""
     op, operands, outs = node.op_type, node.operands, [o for o in node.output if o]
     if not operands or not outs:
@@ -237,12 +237,12 @@ def _links(node: NodeProto, ranks: _Ranks) -> Iterator[_Link]:
     if op in _ALIKE_SET or op in _WINDOWS:
         # Behind the first result of a normalisation of batches there are statistics.
         targets = outs[:1] if op == "BatchNormalization" else outs
-        yield from (_Link(operands[0], out) for out in targets)
-    yield from (_Link(operands[0], name) for name in _like_first(op, operands, outs[0]))
+        yield from (_RankLink(operands[0], out) for out in targets)
+    yield from (_RankLink(operands[0], name) for name in _like_first(op, operands, outs[0]))
     attributes = {a.name: a for a in node.attribute}
     increment = _added(op, operands, attributes, ranks)
     if increment is not None:
-        yield _Link(operands[0], outs[0], increment)
+        yield _RankLink(operands[0], outs[0], increment)
 
 
 def _like_first(op: str, operands: Sequence[str], out: str) -> Sequence[str]:

@@ -14,10 +14,6 @@ from tensorkiln.frontend.onnx.dispatch import Body, Int, Ints
 from tensorkiln.ir.expr import int_value
 
 
-class BodyRefused(Exception):
-    """The body cannot be imported, of which there are issues already."""
-
-
 def scan(
     g: Context,
     step: Step,

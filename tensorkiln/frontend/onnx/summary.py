@@ -12,12 +12,12 @@ from typing import Any
 from tensorkiln.base.origin import ModelSource, sha256_of
 from tensorkiln.base.record import JsonRecord
 from tensorkiln.frontend.onnx.load import load
-from tensorkiln.frontend.onnx.proto import Graph, Model, NodeProto, TensorProto, ValueInfo
+from tensorkiln.frontend.onnx.proto import NodeProto, OnnxGraph, OnnxModel, TensorProto, ValueInfo
 from tensorkiln.frontend.onnx.tensors import DTYPES, NARROW_DTYPES, OTHER_DTYPES, numpy_dtype
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TensorSummary:
     """An input, output or weight: `shape` has names for symbolic extents, `?` for unknown ones, and
     is None where the rank is unknown; `bytes` are those of a weight."""
 
@@ -36,12 +36,12 @@ class ModelSummary(JsonRecord):
     path: str
     graph: str
     opsets: dict[str, int]
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[TensorSummary, ...]
+    outputs: tuple[TensorSummary, ...]
     nodes: int
     operators: dict[str, int]
     functions: tuple[str, ...]
-    weights: tuple[Tensor, ...]
+    weights: tuple[TensorSummary, ...]
     weights_bytes: int
     files: tuple[str, ...]
     absent: tuple[str, ...]
@@ -90,13 +90,13 @@ def file_names(model: Any) -> tuple[str, ...]:
     return _files(load(model).model)
 
 
-def _files(model: Model) -> tuple[str, ...]:
+def _files(model: OnnxModel) -> tuple[str, ...]:
     assert model.graph is not None
     graphs, tensors = [model.graph], list[TensorProto]()
     nodes = [*_nodes(model.graph.node), *(n for f in model.functions for n in _nodes(f.node))]
     for a in (a for n in nodes for a in n.attribute):
         tensors += [a.t] if a.t is not None else []
-        graphs += [a.g] if isinstance(a.g, Graph) else []
+        graphs += [a.g] if isinstance(a.g, OnnxGraph) else []
     tensors += [t for g in graphs for t in g.initializer]
     return tuple(sorted({place.value for t in tensors for place in _places(t)}))
 
@@ -111,7 +111,7 @@ def _nodes(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
     for n in nodes:
         yield n
         for a in n.attribute:
-            if isinstance(a.g, Graph):
+            if isinstance(a.g, OnnxGraph):
                 yield from _nodes(a.g.node)
 
 
@@ -124,17 +124,17 @@ def _dtype(code: int) -> str:
     return DTYPES.get(code) or OTHER_DTYPES.get(code) or f"type {code}"
 
 
-def _value(v: ValueInfo) -> Tensor:
+def _value(v: ValueInfo) -> TensorSummary:
     t = v.type.tensor if v.type is not None else None
     if t is None:
-        return Tensor(v.name, "not a tensor", None)
+        return TensorSummary(v.name, "not a tensor", None)
     shape = None
     if t.shape is not None:
         shape = tuple(d.param or "?" if d.value is None else d.value for d in t.shape.dim)
-    return Tensor(v.name, _dtype(t.elem_type), shape)
+    return TensorSummary(v.name, _dtype(t.elem_type), shape)
 
 
-def _weight(t: TensorProto) -> Tensor:
+def _weight(t: TensorProto) -> TensorSummary:
     shape = tuple(int(d) for d in t.dims)
     count = math.prod(shape)
     if t.data_type in NARROW_DTYPES:
@@ -143,7 +143,7 @@ def _weight(t: TensorProto) -> Tensor:
         size = count * numpy_dtype(DTYPES[t.data_type]).itemsize
     else:
         size = len(t.raw_data or b"")
-    return Tensor(t.name, _dtype(t.data_type), shape, size)
+    return TensorSummary(t.name, _dtype(t.data_type), shape, size)
 
 
 def _places(t: TensorProto) -> Iterator[Any]:

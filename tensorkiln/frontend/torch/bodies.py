@@ -15,11 +15,7 @@ from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.relax import Constant
 
 
-class BodyRefused(Exception):
-    """A body has nodes that cannot be imported, which are listed as issues."""
-
-
-class Host(Protocol):
+class ProgramHost(Protocol):
     """The import of a program, as bodies need it: `importer.Importer`."""
 
     g: AtenContext
@@ -34,7 +30,7 @@ class Host(Protocol):
         """The module that a `get_attr` node names."""
 
 
-def cond(host: Host, node: Any) -> list[Any]:
+def cond(host: ProgramHost, node: Any) -> list[Any]:
     """One of two bodies, by a condition of data or of sizes."""
     pred, yes, no, operands = _arguments(node, ("pred", "true_fn", "false_fn", "operands"))
     arguments = [host.argument(v) for v in operands]
@@ -56,7 +52,7 @@ def _arguments(node: Any, names: Sequence[str]) -> list[Any]:
     return [arguments.get(name, ()) for name in names]
 
 
-def _tensors(host: Host, body: Any, operands: Sequence[Any]) -> Callable[[], list[Val]]:
+def _tensors(host: ProgramHost, body: Any, operands: Sequence[Any]) -> Callable[[], list[Val]]:
     def run() -> list[Val]:
         return _only_tensors(host.body(body, operands))
 
@@ -69,7 +65,7 @@ def _only_tensors(values: Sequence[Any]) -> list[Val]:
     return list(values)
 
 
-def while_loop(host: Host, node: Any) -> list[Any]:
+def while_loop(host: ProgramHost, node: Any) -> list[Any]:
     """The states after the last iteration."""
     names = ("cond_fn", "body_fn", "carried_inputs", "additional_inputs")
     test, body, states, extra_operands = _arguments(node, names)
@@ -90,10 +86,15 @@ def while_loop(host: Host, node: Any) -> list[Any]:
         host.g.repeated = outer
 
 
-def _called(host: Host, body: Any, extra_values: Sequence[Any], states: Sequence[Val]) -> list[Val]:
+def _called(
+    host: ProgramHost, body: Any, extra_values: Sequence[Any], states: Sequence[Val]
+) -> list[Val]:
     return _only_tensors(host.body(body, [*states, *extra_values]))
 
 
-HIGHER: Mapping[str, Callable[[Host, Any], list[Any]]] = {"cond": cond, "while_loop": while_loop}
+HIGHER: Mapping[str, Callable[[ProgramHost, Any], list[Any]]] = {
+    "cond": cond,
+    "while_loop": while_loop,
+}
 
-__all__ = ["HIGHER", "BodyRefused", "Host"]
+__all__ = ["HIGHER", "ProgramHost"]

@@ -18,13 +18,13 @@ from tensorkiln.base.errors import (
 )
 from tensorkiln.frontend.graph.data_extents import extent_of
 from tensorkiln.frontend.graph.dimensions import Dims
-from tensorkiln.frontend.graph.issues import NodeProblem, malformed, unsupported
+from tensorkiln.frontend.graph.issues import BodyRefused, NodeProblem, malformed, unsupported
 from tensorkiln.frontend.graph.names import identifier
 from tensorkiln.frontend.graph.results import main_function, with_interface
 from tensorkiln.frontend.graph.values import SymbolicTensor, Val
 from tensorkiln.frontend.torch import dispatch
 from tensorkiln.frontend.torch.aten_complex import complex_importer
-from tensorkiln.frontend.torch.bodies import HIGHER, BodyRefused
+from tensorkiln.frontend.torch.bodies import HIGHER
 from tensorkiln.frontend.torch.complex_values import (
     Complex,
     has_complex_result,
@@ -48,7 +48,7 @@ NUMBER = TensorType((), DType("int64"))
 
 
 @dataclass(frozen=True, slots=True)
-class Interface:
+class GraphInterface:
     """What the placeholders and results of a graph are to its user.
 
     `constants` are tensors by placeholder. `inputs` are names by placeholder, of those that become
@@ -66,7 +66,7 @@ class Interface:
 
 def import_graph(
     module: Any,
-    interface: Interface,
+    interface: GraphInterface,
     *,
     freeze: Mapping[str, int] | None = None,
     name: str,
@@ -77,20 +77,20 @@ def import_graph(
     Every node needs torch's fake result, `node.meta["val"]`. `seed` is that of random numbers.
     Raises UnsupportedError with all issues; UserError for a wrong `freeze`.
     """
-    importer = Importer(module, interface, freeze, seed)
+    importer = TorchImporter(module, interface, freeze, seed)
     ir_module = importer.run(name)
     if ir_module is None:
         raise UnsupportedError(importer.issues, where=name)
     return ir_module
 
 
-class Importer:
+class TorchImporter:
     """One import of one graph; call `run` once. `issues` lists what cannot be imported."""
 
     def __init__(
         self,
         module: Any,
-        interface: Interface,
+        interface: GraphInterface,
         freeze: Mapping[str, int] | None = None,
         seed: int | None = None,
     ) -> None:

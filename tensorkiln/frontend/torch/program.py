@@ -8,7 +8,7 @@ from typing import Any
 from tensorkiln.base.errors import Issue, UnsupportedError, UserError
 from tensorkiln.frontend.torch.arguments import check_count
 from tensorkiln.frontend.torch.dispatch import operator_name
-from tensorkiln.frontend.torch.importer import Interface, import_graph
+from tensorkiln.frontend.torch.importer import GraphInterface, import_graph
 from tensorkiln.frontend.torch.sizes import symbolic
 from tensorkiln.frontend.torch.table import IMPORTERS
 from tensorkiln.ir.module import IRModule
@@ -88,7 +88,7 @@ def import_program(
     _rename("input_names", inputs, input_names)
     _rename("output_names", results, output_names)
     outputs = {**results, **{k: f"new_{row.target}" for k, row in changed}}
-    interface = Interface(
+    interface = GraphInterface(
         constants, {**inputs, **buffers}, outputs, dims, dict(program.range_constraints)
     )
     return import_graph(program.graph_module, interface, freeze=freeze, name=name, seed=seed)

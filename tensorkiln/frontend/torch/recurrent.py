@@ -15,8 +15,8 @@ from tensorkiln.frontend.graph.recurrent import (
     LSTM,
     RNN,
     CellOf,
-    Layer,
     Network,
+    RecurrentLayer,
     gru_cell,
     lstm_cell,
     rnn_cell,
@@ -119,7 +119,7 @@ def recurrent(name: str) -> Callable[..., Sequence[Val]]:
             bias = stack(g, biases, 0) if biases else None
             start = [g.sliced(s, 0, first, directions) for s in states]
             functions = network.functions(g, directions)
-            layer = Layer(g, network, x, w, r, bias, None, start, functions, backward)
+            layer = RecurrentLayer(g, network, x, w, r, bias, None, start, functions, backward)
             y, *last = layer.run(cell)
             width = g.dims.simplify(g.shape(states[0])[2] * directions)
             x = g.reshape(g.transpose(y, (0, 2, 1, 3)), (*g.shape(x)[:2], width))

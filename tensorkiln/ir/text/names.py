@@ -38,7 +38,7 @@ def reference(module: str, name: str) -> str:
     return f"{module}.{name}" if is_word(name) else f"{module}[{string(name)}]"
 
 
-class Names:
+class VariableNames:
     """Assigns each variable (by identity) a name that is unique among the variables in scope.
 
     A second `i` in scope becomes `i_1`. Names depend only on the order of the calls, never on ids

@@ -21,7 +21,7 @@ from tensorkiln.ir.expr import (
     Var,
 )
 from tensorkiln.ir.form import ARGUMENTS
-from tensorkiln.ir.text.names import Names, string
+from tensorkiln.ir.text.names import VariableNames, string
 from tensorkiln.ir.text.syntax import COMPARE, INFIX, NEG, NOT
 from tensorkiln.ir.visit import free_vars
 
@@ -29,9 +29,9 @@ from tensorkiln.ir.visit import free_vars
 class ExprPrinter:
     """Prints the expressions of one function. `names` holds the variables already in scope."""
 
-    def __init__(self, names: Names | None = None, *, canonical: bool = False):
+    def __init__(self, names: VariableNames | None = None, *, canonical: bool = False):
         self.canonical = canonical
-        self.names = names or Names(canonical=canonical)
+        self.names = names or VariableNames(canonical=canonical)
         self.lines: list[str] = []
 
     # ---- expressions -------------------------------------------------------------------------

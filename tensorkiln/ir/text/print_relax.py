@@ -38,7 +38,7 @@ from tensorkiln.ir.relax import (
     TupleType,
     Type,
 )
-from tensorkiln.ir.text.names import Names, identifier, is_word, reference, string
+from tensorkiln.ir.text.names import VariableNames, identifier, is_word, reference, string
 from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.text.syntax import GRAPH_WORDS, INLINE_ELEMENTS
 from tensorkiln.ir.visit import free_vars
@@ -63,7 +63,7 @@ def digest(array: np.ndarray | Padded) -> str:
     return text
 
 
-class Constants:
+class ConstantKeys:
     """The keys of a module's constants in its text: their names; a second "w" becomes "w#1"."""
 
     def __init__(self) -> None:
@@ -93,8 +93,8 @@ class Constants:
 class RelaxPrinter:
     """Prints one graph function. Other functions are referred to as `<module>.<name>`."""
 
-    def __init__(self, constants: Constants, module: str, *, canonical: bool = False):
-        self.names = Names(canonical=canonical)
+    def __init__(self, constants: ConstantKeys, module: str, *, canonical: bool = False):
+        self.names = VariableNames(canonical=canonical)
         self.names.reserve(module)
         self.names.reserve("_")  # in scripts, a value that is not used
         self.lines: list[str] = []
@@ -301,4 +301,4 @@ def _inline(c: Constant) -> list[str] | None:
     return [repr(v) if repr(v) not in ("inf", "-inf", "nan") else f'float("{v!r}")' for v in values]
 
 
-__all__ = ["Constants", "RelaxPrinter", "digest"]
+__all__ = ["ConstantKeys", "RelaxPrinter", "digest"]

@@ -18,7 +18,7 @@ from tensorkiln.ir.padded import Padded
 from tensorkiln.ir.relax import Function, RVar
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.names import identifier, string
-from tensorkiln.ir.text.print_relax import Constants, RelaxPrinter
+from tensorkiln.ir.text.print_relax import ConstantKeys, RelaxPrinter
 from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.text.syntax import CLASS
 
@@ -35,13 +35,13 @@ def print_function(f: AnyFunction, canonical: bool = False) -> str:
     """The text of a function. `canonical` replaces every name (of the function, variables and
     buffers) by a number, so programs equal up to renaming print the same text, which is the key of
     the kernel cache."""
-    return "\n".join(_function_lines(f, Constants(), "", canonical)) + "\n"
+    return "\n".join(_function_lines(f, ConstantKeys(), "", canonical)) + "\n"
 
 
 def nameless_text(f: Function) -> tuple[str, tuple[str, ...]]:
     """The canonical text of a graph function, and the names that it replaces, in the order in which
     the variables and buffers first appear."""
-    graph = RelaxPrinter(Constants(), CLASS, canonical=True)
+    graph = RelaxPrinter(ConstantKeys(), CLASS, canonical=True)
     graph.function(f)
     names = tuple(v.name for v in graph.names.all_names if isinstance(v, RVar | Var | Buffer))
     return "\n".join(graph.lines) + "\n", names
@@ -50,7 +50,7 @@ def nameless_text(f: Function) -> tuple[str, tuple[str, ...]]:
 def print_module(mod: IRModule, text_of: Known = lambda f: None) -> str:
     """The module as a Python file that `from_source` reads back. `text_of` may return the text of a
     known kernel as `print_function` would, which avoids making its program; else None."""
-    return _module_text(mod, Constants(), text_of)
+    return _module_text(mod, ConstantKeys(), text_of)
 
 
 def print_any(node: object) -> str:
@@ -64,12 +64,12 @@ def print_any(node: object) -> str:
 
 def constant_table(mod: IRModule) -> dict[str, np.ndarray]:
     """The arrays that the module's text refers to by name: `from_source(text, constants=...)`."""
-    constants = Constants()
+    constants = ConstantKeys()
     _module_text(mod, constants)
     return {key: np.asarray(data) for key, data in constants.table.items()}
 
 
-def _module_text(mod: IRModule, constants: Constants, text_of: Known = lambda f: None) -> str:
+def _module_text(mod: IRModule, constants: ConstantKeys, text_of: Known = lambda f: None) -> str:
     option = "" if mod.name == "model" else f"(name={string(mod.name)})"
     lines = [f"@tk.script.ir_module{option}", f"class {CLASS}:"]
     if not mod.functions:
@@ -85,7 +85,9 @@ def _module_text(mod: IRModule, constants: Constants, text_of: Known = lambda f:
     return HEADER + "\n".join(lines) + "\n"
 
 
-def _function_lines(f: AnyFunction, constants: Constants, pad: str, canonical: bool) -> list[str]:
+def _function_lines(
+    f: AnyFunction, constants: ConstantKeys, pad: str, canonical: bool
+) -> list[str]:
     if isinstance(f, Function):
         graph = RelaxPrinter(constants, CLASS, canonical=canonical)
         graph.function(f, pad)
@@ -95,7 +97,7 @@ def _function_lines(f: AnyFunction, constants: Constants, pad: str, canonical: b
     return printer.lines
 
 
-class _Unread(Constants):
+class _Unread(ConstantKeys):
     """The constants of a text that is printed for its names only, so no weights are hashed."""
 
     def digest(self, array: np.ndarray | Padded) -> str:

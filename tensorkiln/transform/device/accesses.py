@@ -37,7 +37,7 @@ from tensorkiln.ir.stmt import (
 )
 from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.visit import children, free_vars, stmt_exprs, substmts
-from tensorkiln.transform.device.phases import Phases, Segment, Sequence
+from tensorkiln.transform.device.phases import BlockPhases, Segment, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,12 @@ class DeviceAccess:
         return self.home.scope in ("local", "register")
 
 
-class DeviceFunction:
+class FunctionAccesses:
     """The accesses of a device function by segment, and the coordinates of its blocks."""
 
     def __init__(self, f: PrimFunc, launch: Launch):
         self.f, self.launch = f, launch
-        self.phases = Phases(launch.body)
+        self.phases = BlockPhases(launch.body)
         # an input in the place of the output changes with it
         written = {*f.buffers[len(f.buffers) - f.outputs :], *(f.params[i] for i in f.inplace)}
         self.text = AffineText([b for b in f.buffers if b not in written])
@@ -122,7 +122,7 @@ class DeviceFunction:
 class _Walk:
     """Collects accesses; what is around the current place is in its fields."""
 
-    def __init__(self, of: DeviceFunction, around: _Walk | None = None):
+    def __init__(self, of: FunctionAccesses, around: _Walk | None = None):
         self.of, self.text = of, of.text
         self.accesses: list[DeviceAccess] = []
         self.segment: Segment | None = None
@@ -327,4 +327,4 @@ def line_of(s: Stmt) -> str:
 
 
 _LONGEST = 72
-__all__ = ["DeviceAccess", "DeviceFunction", "line_of"]
+__all__ = ["DeviceAccess", "FunctionAccesses", "line_of"]

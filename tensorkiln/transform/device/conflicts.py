@@ -19,7 +19,7 @@ from tensorkiln.ir.copies import is_asynchronous
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.launch import launch_of
 from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.transform.device.accesses import DeviceAccess, DeviceFunction
+from tensorkiln.transform.device.accesses import DeviceAccess, FunctionAccesses
 from tensorkiln.transform.device.phases import Piece, Point, Segment, Sequence
 
 Values = dict[str, int]
@@ -60,7 +60,7 @@ class Conflicts:
     """Finds the conflicts of one device function."""
 
     def __init__(self, f: PrimFunc):
-        self.of = DeviceFunction(f, launch_of(f))
+        self.of = FunctionAccesses(f, launch_of(f))
         self.phases, self.text = self.of.phases, self.of.text
         self._overlaps: dict[tuple[tuple[str, ...], tuple[str, ...]], bool] = {}
 

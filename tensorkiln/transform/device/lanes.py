@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from tensorkiln.ir.expr import Binary, Broadcast, Cast, Expr, IntImm, Ramp, Select, Unary, Var
 from tensorkiln.ir.launch import thread_of
 from tensorkiln.ir.stmt import THREAD_INDICES, Let
-from tensorkiln.transform.device.accesses import DeviceAccess, DeviceFunction, line_of
+from tensorkiln.transform.device.accesses import DeviceAccess, FunctionAccesses, line_of
 
 WARP, BANKS, WORD, SECTOR = 32, 32, 4, 32
 _LARGE = 4099  # for symbolic sizes: not a multiple of a power of two, as in the worst case
@@ -54,7 +54,7 @@ class _Unknown(Exception):
     """The value is not known before the program runs."""
 
 
-def slow_accesses(of: DeviceFunction) -> Iterator[SlowAccess]:
+def slow_accesses(of: FunctionAccesses) -> Iterator[SlowAccess]:
     """The accesses to shared and global memory that take longer than they need, each once."""
     access_keys: set[tuple[int, object, bool, tuple[Expr, ...]]] = set()
     for accesses in of.accesses.values():
@@ -68,7 +68,7 @@ def slow_accesses(of: DeviceFunction) -> Iterator[SlowAccess]:
                 yield slow_access
 
 
-def _slow(of: DeviceFunction, m: DeviceAccess) -> SlowAccess | None:
+def _slow(of: FunctionAccesses, m: DeviceAccess) -> SlowAccess | None:
     try:
         touched = [b for t in _warp(of.launch.block) for b in _bytes(m, t)]
     except _Unknown:

@@ -100,7 +100,7 @@ class Piece:
     begins: bool
 
 
-class Phases:
+class BlockPhases:
     """The sequences, segments and points of what a block runs."""
 
     def __init__(self, body: Stmt):

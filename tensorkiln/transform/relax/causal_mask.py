@@ -34,13 +34,13 @@ class Affine:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class DiagonalValues:
     """The values below the diagonal (j < i), on it, and above it, in the last two dimensions."""
 
     values: np.ndarray  # of 3 elements, in the tensor's dtype
 
 
-Element = Affine | Steps
+Element = Affine | DiagonalValues
 
 
 def hides(value: float, dtype: np.dtype) -> bool:
@@ -66,7 +66,7 @@ def is_causal(mask: Value, scores: tuple[Expr, ...], lookup: Lookup) -> bool:
     if not same_extent(*scores):
         return False
     element = _element(mask, lookup)
-    return isinstance(element, Steps) and _seen(element.values) == [True, True, False]
+    return isinstance(element, DiagonalValues) and _seen(element.values) == [True, True, False]
 
 
 def _seen(values: np.ndarray) -> list[bool | None]:
@@ -122,7 +122,7 @@ def _moved(call: Call, part: Element | None, result: TensorType) -> Element | No
     dimensions of extent 1; None for other reshapes."""
     x = call.args[0].type
     assert isinstance(x, TensorType)
-    if call.op == "broadcast_to" or not (isinstance(part, Steps) or part.coefficients):  # type: ignore[union-attr]
+    if call.op == "broadcast_to" or not (isinstance(part, DiagonalValues) or part.coefficients):  # type: ignore[union-attr]
         return part
     old = range(x.ndim)
     if call.op == "transpose":
@@ -135,7 +135,7 @@ def _moved(call: Call, part: Element | None, result: TensorType) -> Element | No
         ):
             return None
         new = {x.ndim - 1 - a: result.ndim - 1 - b for a, b in zip(wide, places, strict=True)}
-    if isinstance(part, Steps):
+    if isinstance(part, DiagonalValues):
         return part if new.get(0) == 0 and new.get(1) == 1 else None
     assert isinstance(part, Affine)
     if any(d not in new for d, _ in part.coefficients):
@@ -174,10 +174,10 @@ def _computed(call: Call, parts: list[Element]) -> Element | None:
     if op is None or op.pattern not in ("elementwise", "broadcast"):
         return None
     arrays = [
-        p.values if isinstance(p, Steps) else np.full(3, p.offset, a.type.dtype.name)  # type: ignore[union-attr]
+        p.values if isinstance(p, DiagonalValues) else np.full(3, p.offset, a.type.dtype.name)  # type: ignore[union-attr]
         for p, a in zip(parts, call.args, strict=True)
     ]
-    return Steps(np.asarray(op.numpy(arrays, call.attrs)))
+    return DiagonalValues(np.asarray(op.numpy(arrays, call.attrs)))
 
 
 def _sum(a: Affine, b: Affine, ka: int, kb: int) -> Affine:
@@ -204,4 +204,4 @@ def _compared(op: str, difference: Affine) -> Element | None:
         return None
     # A linear function is monotonic, so equal values at both ends of a side hold for all of it.
     sides = [truth(-_FAR, -1), truth(0), truth(1, _FAR)]
-    return None if None in sides else Steps(np.array(sides, bool))
+    return None if None in sides else DiagonalValues(np.array(sides, bool))

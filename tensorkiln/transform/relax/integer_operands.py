@@ -23,7 +23,7 @@ from tensorkiln.transform.rewriting.rewrite import Match
 _FOLDED = ("reshape", "transpose", "cast", "sub", "add")
 
 
-class Definitions(Protocol):
+class CallDefinitions(Protocol):
     """Something that knows which calls values are bound to, such as a Match."""
 
     def definition(self, v: Value) -> Call | None:
@@ -100,7 +100,7 @@ def factors(m: Match, x: Value, w: Value, axis: int) -> Factors | None:
     return _centred(m, lhs, w, axis) if m.type.dtype == INT32 else None
 
 
-def lacks_integers(m: Definitions, lhs: Call | None, rhs: Call | None, axis: int) -> str:
+def lacks_integers(m: CallDefinitions, lhs: Call | None, rhs: Call | None, axis: int) -> str:
     """Why a product, whose operands these calls define, is not computed on uint8 and constant int8;
     empty if it is."""
     for side, call in (("left", lhs), ("right", rhs)):
@@ -248,7 +248,7 @@ def _unsigned(m: Match, q: Value, zero: int | Value) -> tuple[Value, int | Value
     return moved, m.emit("add", zero, constant(np.array(128, np.int32)))
 
 
-def known_array(m: Definitions, v: Value) -> np.ndarray | None:
+def known_array(m: CallDefinitions, v: Value) -> np.ndarray | None:
     """The elements of `v` if it is a constant, or computed from constants by a few operators."""
     if isinstance(v, Constant):
         return v.array

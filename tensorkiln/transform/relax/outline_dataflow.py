@@ -80,7 +80,7 @@ def _calls(f: Function, graphs: set[str]) -> bool:
 
 
 @dataclass(slots=True)
-class _Run:
+class _OperatorRun:
     """Operators that become one part, whose call is the step at index `place` of `places`.
 
     `late` holds the variables and dimensions that later host steps bind: an operator that needs one
@@ -118,8 +118,8 @@ class _Outline:
         before = len(self._scope)
         self._scope += params
         places: list[list[Binding]] = []
-        runs: list[_Run] = []
-        current: _Run | None = None
+        runs: list[_OperatorRun] = []
+        current: _OperatorRun | None = None
         for b in body.bindings:
             definition = self._forwarded(b)
             if isinstance(definition, RVar | Constant) and definition.type == b.var.type:
@@ -129,7 +129,7 @@ class _Outline:
             if self._is_operator(b):
                 self._has_operator = True
                 if current is None or current.late & _needs(b):
-                    current = _Run(len(places), len(self._scope))
+                    current = _OperatorRun(len(places), len(self._scope))
                     runs.append(current)
                     places.append([])
                 current.bindings.append(b)
@@ -197,7 +197,7 @@ class _Outline:
 
     # ---- parts -------------------------------------------------------------------------------
 
-    def _part(self, run: _Run, results: list[RVar]) -> list[Binding]:
+    def _part(self, run: _OperatorRun, results: list[RVar]) -> list[Binding]:
         """Make a function of a run, and return the bindings that call it and bind `results`."""
         if not results:
             return []
@@ -326,7 +326,7 @@ def _needed(bindings: list[Binding], results: list[RVar]) -> list[Binding]:
     return list(live(f).bindings)
 
 
-def _read_outside(run: _Run, runs: list[_Run], body: Body) -> list[RVar]:
+def _read_outside(run: _OperatorRun, runs: list[_OperatorRun], body: Body) -> list[RVar]:
     """The values of a run that are read outside of it, in order; they are its part's results."""
     read = set(variables(body.result))
     read.update(v for b in body.bindings for v in variables(b.value))

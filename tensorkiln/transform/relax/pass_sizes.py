@@ -54,7 +54,7 @@ def pass_sizes(mod: IRModule) -> IRModule:
                     hint="pipeline.relax_passes lists the passes in order",
                 )
     mod = mod.map_prim_funcs(lambda f: _with_sizes(f, missing[f.name]) if f.name in missing else f)
-    return _Calls(mod, missing).module()
+    return _SizePassing(mod, missing).module()
 
 
 def _missing(f: PrimFunc) -> tuple[Var, ...]:
@@ -70,7 +70,7 @@ def _with_sizes(f: PrimFunc, sizes: tuple[Var, ...]) -> PrimFunc:
 
 
 @dataclass(frozen=True, slots=True)
-class _Calls:
+class _SizePassing:
     """Adds sizes to the calls of a module. `missing` maps the names of the callees to the sizes
     that they now take."""
 

@@ -50,7 +50,7 @@ from tensorkiln.target import MemoryPool, Target, accelerators, cpu_target
 from tensorkiln.transform.relax.adjacent_concats import offsets_within
 from tensorkiln.transform.relax.pools import divide
 from tensorkiln.transform.relax.results import made_values, with_all_items
-from tensorkiln.transform.relax.storages import Part, Storage, place_storages
+from tensorkiln.transform.relax.storages import StoragePart, StorageParts, place_storages
 
 ALIGN = 64
 
@@ -159,7 +159,7 @@ class _Plan:
         self.within: dict[RVar, tuple[RVar, int]] = {}
         self.owners: dict[Value, tuple[RVar, ...]] = {}
         # A value that is not within another -> (its storage, byte offset in the storage).
-        self.places: dict[RVar, tuple[Storage, int]] = {}
+        self.places: dict[RVar, tuple[StorageParts, int]] = {}
         self._find_homes()
         self._lifetimes()
         self.storages = list(dict.fromkeys(s for s, _ in self.places.values()))
@@ -239,13 +239,13 @@ class _Plan:
     def _owners(self, v: Value) -> tuple[RVar, ...]:
         return self.owners.get(v, (v,) if isinstance(v, RVar) else ())
 
-    def _place(self, v: RVar) -> tuple[Storage, int]:
+    def _place(self, v: RVar) -> tuple[StorageParts, int]:
         """(storage, byte offset) of a value, in a new storage if it has no place yet."""
         offset = 0
         while v in self.within:
             v, further = self.within[v]
             offset += further
-        storage, start = self.places.setdefault(v, (Storage(), 0))
+        storage, start = self.places.setdefault(v, (StorageParts(), 0))
         return storage, start + offset
 
     # -- lifetimes -----------------------------------------------------------------------
@@ -270,7 +270,9 @@ class _Plan:
                     start = i + 1  # up to binding i, the operand's part covers the memory
                 storage, offset = self._place(v)
                 storage.pool = self._memory(call)
-                storage.parts.append(Part(offset, self.size(v.tensor), start, last.get(v, i)))
+                storage.parts.append(
+                    StoragePart(offset, self.size(v.tensor), start, last.get(v, i))
+                )
 
     def _memory(self, call: Call) -> str:
         """The device in whose memory a kernel has its results, empty for the host."""

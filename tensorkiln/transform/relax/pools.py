@@ -17,7 +17,12 @@ from fractions import Fraction
 from tensorkiln.arith import simplify
 from tensorkiln.ir.expr import Expr, as_expr
 from tensorkiln.target import MemoryPool
-from tensorkiln.transform.relax.storages import Part, Storage, lowest_offset, place_symbolic
+from tensorkiln.transform.relax.storages import (
+    StoragePart,
+    StorageParts,
+    lowest_offset,
+    place_symbolic,
+)
 
 _LINE = 64  # storages of unknown size begin at its multiples, as in a workspace without pools
 
@@ -27,7 +32,7 @@ class PooledStorages:
     """The storages in one pool. `size` is what they take of it, in bytes."""
 
     pool: MemoryPool
-    storages: list[Storage] = field(default_factory=list)
+    storages: list[StorageParts] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     size: Expr = field(default_factory=lambda: as_expr(0))
 
@@ -36,7 +41,7 @@ class PooledStorages:
         """The bytes up to the end of the last storage of known size."""
         return _end(self.storages, self.offsets)
 
-    def add(self, s: Storage) -> bool:
+    def add(self, s: StorageParts) -> bool:
         """Place a storage, packing the pool anew if that is needed; False if it does not fit."""
         offset = lowest_offset(s, _parts(self.storages, self.offsets), self.pool.align)
         room = self.pool.size
@@ -53,13 +58,13 @@ class PooledStorages:
         self.storages, self.offsets = together, offsets
         return True
 
-    def append(self, s: Storage) -> None:
+    def append(self, s: StorageParts) -> None:
         """Place a storage at the lowest offset, even if that is behind the end of the pool."""
         self.offsets.append(lowest_offset(s, _parts(self.storages, self.offsets), self.pool.align))
         self.storages.append(s)
 
 
-def divide(storages: Sequence[Storage], pools: Sequence[MemoryPool]) -> list[PooledStorages]:
+def divide(storages: Sequence[StorageParts], pools: Sequence[MemoryPool]) -> list[PooledStorages]:
     """Set the pool and the offset of every storage. `pools` are those for intermediate results,
     fastest first; each is returned with what is in it.
 
@@ -86,7 +91,7 @@ def divide(storages: Sequence[Storage], pools: Sequence[MemoryPool]) -> list[Poo
     return plan
 
 
-def _divided(order: Sequence[Storage], pools: Sequence[MemoryPool]) -> list[PooledStorages]:
+def _divided(order: Sequence[StorageParts], pools: Sequence[MemoryPool]) -> list[PooledStorages]:
     plan = [PooledStorages(p) for p in pools]
     overflow = [s for s in order if not any(p.add(s) for p in plan)]
     for s in overflow:
@@ -98,32 +103,34 @@ def _overflows(plan: Sequence[PooledStorages]) -> bool:
     return any(p.pool.size is not None and p.end > p.pool.size for p in plan)
 
 
-def _gain(s: Storage) -> Fraction:
+def _gain(s: StorageParts) -> Fraction:
     """Bytes read and written for each byte and call that a storage occupies."""
     return Fraction(s.traffic, max(1, s.bytes) * (s.end - s.start + 1))
 
 
-def _packed(storages: Sequence[Storage], align: int) -> list[int]:
+def _packed(storages: Sequence[StorageParts], align: int) -> list[int]:
     """Offsets of storages placed largest first, each at the lowest free one."""
     offset_of: dict[int, int] = {}
-    placed: list[tuple[int, Part]] = []
+    placed: list[tuple[int, StoragePart]] = []
     for i in sorted(range(len(storages)), key=lambda i: (-storages[i].bytes, storages[i].start)):
         offset_of[i] = lowest_offset(storages[i], placed, align)
         placed += [(offset_of[i] + p.offset, p) for p in storages[i].parts]
     return [offset_of[i] for i in range(len(storages))]
 
 
-def _parts(storages: Sequence[Storage], offsets: Sequence[int]) -> list[tuple[int, Part]]:
+def _parts(
+    storages: Sequence[StorageParts], offsets: Sequence[int]
+) -> list[tuple[int, StoragePart]]:
     return [
         (offset + p.offset, p) for s, offset in zip(storages, offsets, strict=True) for p in s.parts
     ]
 
 
-def _end(storages: Sequence[Storage], offsets: Sequence[int]) -> int:
+def _end(storages: Sequence[StorageParts], offsets: Sequence[int]) -> int:
     return max((offset + s.bytes for s, offset in zip(storages, offsets, strict=True)), default=0)
 
 
-def _most_live(storages: Sequence[Storage]) -> int:
+def _most_live(storages: Sequence[StorageParts]) -> int:
     """The most bytes of parts that are live at once: no plan needs less."""
     change: dict[int, int] = {}
     for p in (p for s in storages for p in s.parts):

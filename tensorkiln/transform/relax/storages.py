@@ -21,7 +21,7 @@ from tensorkiln.kernels.estimates import expected
 
 
 @dataclass(slots=True)
-class Part:
+class StoragePart:
     """`size` bytes at byte `offset` of a storage, live from binding `start` to binding `end`,
     both included."""
 
@@ -37,14 +37,14 @@ class Part:
 
 
 @dataclass(slots=True, eq=False)
-class Storage:
+class StorageParts:
     """Parts at fixed distances. Parts of symbolic size all begin at byte 0.
 
     `place_storages` sets `offset`, the byte offset in the workspace; `divide` (pools.py) sets
     `pool`, and the offset in that pool. `traffic` are the bytes that kernels read and write.
     """
 
-    parts: list[Part] = field(default_factory=list)
+    parts: list[StoragePart] = field(default_factory=list)
     offset: Expr | None = None
     pool: str = ""
     traffic: int = 0
@@ -70,12 +70,12 @@ class Storage:
         return any(int_value(p.size) is None for p in self.parts)
 
 
-def place_storages(storages: Iterable[Storage]) -> Expr:
+def place_storages(storages: Iterable[StorageParts]) -> Expr:
     """Set the offset of every storage, and return the size of the workspace in bytes."""
     order = list(storages)
     fixed = [s for s in order if not s.symbolic]
     fixed.sort(key=lambda s: (-s.bytes, s.start))
-    placed: list[tuple[int, Part]] = []
+    placed: list[tuple[int, StoragePart]] = []
     end = 0
     for s in fixed:
         offset = lowest_offset(s, placed)
@@ -85,7 +85,7 @@ def place_storages(storages: Iterable[Storage]) -> Expr:
     return place_symbolic([s for s in order if s.symbolic], end)
 
 
-def lowest_offset(s: Storage, placed: list[tuple[int, Part]], align: int = 1) -> int:
+def lowest_offset(s: StorageParts, placed: list[tuple[int, StoragePart]], align: int = 1) -> int:
     """The lowest multiple of `align` at which no part of `s` overlaps a placed part that is live at
     the same time. Sizes that are multiples of the alignment need none."""
     overlaps = [
@@ -102,7 +102,7 @@ def lowest_offset(s: Storage, placed: list[tuple[int, Part]], align: int = 1) ->
     return offset
 
 
-def place_symbolic(storages: list[Storage], start: int) -> Expr:
+def place_symbolic(storages: list[StorageParts], start: int) -> Expr:
     """Set the offsets of storages of symbolic size, from byte `start` on; the bytes up to the end
     of the last one.
 
@@ -110,7 +110,7 @@ def place_symbolic(storages: list[Storage], start: int) -> Expr:
     whichever that is. They are taken in order of falling expected size, each into the slot that it
     fits most closely.
     """
-    slots: list[list[Storage]] = []
+    slots: list[list[StorageParts]] = []
     sizes = {s: expected(s.parts[0].size) for s in storages}
     for s in sorted(storages, key=lambda s: (-sizes[s], s.start)):
         free = [slot for slot in slots if not any(_meet(s, member) for member in slot)]
@@ -128,7 +128,7 @@ def place_symbolic(storages: list[Storage], start: int) -> Expr:
     return total
 
 
-def _meet(s: Storage, t: Storage) -> bool:
+def _meet(s: StorageParts, t: StorageParts) -> bool:
     """Whether two storages are live at once."""
     return s.start <= t.end and t.start <= s.end
 

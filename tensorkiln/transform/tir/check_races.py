@@ -48,7 +48,7 @@ class UnprovedWarning(UserWarning):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ThreadPlace:
     """A statement in one thread of one block."""
 
     statement: str
@@ -67,8 +67,8 @@ class Fault:
     kernel: str
     buffer: str
     element: tuple[int, ...]
-    first: Place
-    second: Place | None
+    first: ThreadPlace
+    second: ThreadPlace | None
     sizes: tuple[tuple[str, int], ...]
 
     def __str__(self) -> str:
@@ -171,14 +171,14 @@ def _require_proved(f: PrimFunc) -> None:
 
 def races_of(f: PrimFunc, notes: bool = True) -> Races:
     """All faults and doubts of a device function, and with `notes` what is slow."""
-    check = _Check(f)
+    check = _RaceCheck(f)
     check.run()
     slow = tuple(slow_accesses(check.conflicts.of)) if notes else ()
     faults, doubts = tuple(check.faults), tuple(check.doubts)
     return Races(faults, doubts, slow)
 
 
-class _Check:
+class _RaceCheck:
     """Collects the faults and doubts of one device function, each pair of statements once."""
 
     def __init__(self, f: PrimFunc):
@@ -228,11 +228,11 @@ class _Check:
         sizes = tuple(self._sizes(c.values))
         self.faults[Fault(kind, self.f.name, name, element, first, second, sizes)] = None
 
-    def _place(self, m: DeviceAccess, letter: str, values: Values) -> Place:
+    def _place(self, m: DeviceAccess, letter: str, values: Values) -> ThreadPlace:
         dims = [self.conflicts.of.blocks.get(index) for index in BLOCK_INDICES]
         block = [0 if d is None else self._value(d, letter, values) for d in dims]
         thread = [self._value(t, letter, values) for t in m.threads]
-        return Place(line_of(m.stmt), m.write, _three(block), _three(thread))
+        return ThreadPlace(line_of(m.stmt), m.write, _three(block), _three(thread))
 
     def _value(self, text: str | None, letter: str, values: Values) -> int:
         assert text is not None
@@ -248,7 +248,7 @@ def _three(values: list[int]) -> Index:
     return x, y, z
 
 
-def _done(place: Place) -> str:
+def _done(place: ThreadPlace) -> str:
     return "written" if place.write else "read"
 
 
@@ -256,8 +256,8 @@ __all__ = [
     "CheckRaces",
     "Doubt",
     "Fault",
-    "Place",
     "Races",
+    "ThreadPlace",
     "UnprovedWarning",
     "check_races",
     "races_of",

@@ -32,7 +32,7 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import PrimFunc, Stmt
 from tensorkiln.transform.device.conflicts import Conflicts, Meeting
 from tensorkiln.transform.device.hitting_set import cheapest
-from tensorkiln.transform.device.phases import Phases, Point, waited
+from tensorkiln.transform.device.phases import BlockPhases, Point, waited
 
 _MOST_PENDING = 8  # batches of copies that may be in flight after a barrier
 
@@ -127,7 +127,7 @@ def _least(sets: Sequence[frozenset[Point]]) -> list[frozenset[Point]]:
     return [s for s in distinct_sets if not any(subset < s for subset in distinct_sets)]
 
 
-def _costs(phases: Phases) -> dict[Point, int]:
+def _costs(phases: BlockPhases) -> dict[Point, int]:
     """How often a barrier in each gap would be executed."""
     return {
         Point(s.number, k): _ROUNDS**s.loops
