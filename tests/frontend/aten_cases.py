@@ -400,6 +400,8 @@ INDEX: list[Row] = [
     ("index_select", ALL, t(2, 4), -1, i([1], dtype=torch.int32)),
     ("embedding", WIDE, t(5, 3), i([[4, 0], [1, 1]])),
     ("embedding", WIDE, t(5, 3), i([], dtype=torch.int64)),
+    ("one_hot", ("int64",), i([[3, 0, 1], [2, 2, 0]]), 4),
+    ("one_hot", ("int64",), i([], dtype=torch.int64), 2),
     ("index.Tensor", ALL, t(4, 5), [i([3, -1, 0])]),
     ("index.Tensor", ALL, t(4, 5), [None, i([[3, -1], [0, 0]])]),
     ("index.Tensor", ALL, t(4, 5, 3), [i([3, 1]), i([0, -2])]),

@@ -229,6 +229,7 @@ def _put(x: Any, i: Any) -> Any:
 # name, function of x and indices, the shape of these, whether negative ones count from the end
 CALLS: list[tuple[str, Callable[[Any, Any], Any], tuple[int, ...], bool]] = [
     ("embedding", lambda x, i: torch.nn.functional.embedding(i, x), (4, 2), False),
+    ("one_hot", lambda x, i: torch.nn.functional.one_hot(i, N), (4, 2), False),
     ("index_select", lambda x, i: x.index_select(0, i[:, 0]), (4, 2), False),
     ("gather", lambda x, i: x.gather(0, i), (4, 2), False),
     ("scatter", lambda x, i: x.scatter(0, i, torch.ones(4, 2)), (4, 2), False),

@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 
 from tensorkiln.base.errors import UnsupportedError, UserError  # noqa: E402 - after the skip
 from tensorkiln.dynamo import FallbackWarning, _Graph, backend, report  # noqa: E402
+from tensorkiln.runtime.failures import IndexOutsideError  # noqa: E402
 
 nn = torch.nn
 ROOT = Path(__file__).resolve().parents[2]
@@ -237,6 +238,15 @@ def test_numbers_types_and_operands_that_are_not_dense() -> None:
 
 
 # -- what is refused, and what torch runs ---------------------------------------------------------
+
+
+def test_classes_outside_are_refused() -> None:
+    f = torch.compile(lambda x: nn.functional.one_hot(x, 4), backend="tensorkiln")
+    x = torch.tensor([[1, 3], [0, 2]])
+    assert torch.equal(f(x), nn.functional.one_hot(x, 4))
+    for number in (-1, 4):
+        with pytest.raises(IndexOutsideError, match=rf"index {number} at \[1, 0\] .* 0 to 3"):
+            f(torch.tensor([[1, 3], [number, 2]]))
 
 
 def test_training_is_refused() -> None:

@@ -50,6 +50,14 @@ def embedding(
     return g.emit("take", weight, inside, axis=0)
 
 
+def one_hot(g: AtenContext, x: Val, num_classes: int = -1) -> Val:
+    """1 along a new last dimension where the index is, else 0."""
+    count = g.out.shape[-1]
+    classes = g.iota(count, g.rank(x) + 1, g.rank(x))
+    column = g.reshape(g.inside(x, count, negative=False), (*g.shape(x), 1))
+    return g.cast(g.emit("equal", column, classes), "int64")
+
+
 def _spots(g: AtenContext, x: Val, indices: Sequence[Val | None]) -> list[int]:
     """The dimensions that are indexed; NodeProblem for masks, whose count data decides."""
     for index in indices:
@@ -316,6 +324,7 @@ def _ordered(g: AtenContext, x: Val, count: int, axis: int, largest: bool) -> Se
 TABLE: AtenTable = {
     "index_select": index_select,
     "embedding": embedding,
+    "one_hot": one_hot,
     "index.Tensor": index,
     "_unsafe_index.Tensor": index,
     "index_put": index_put,

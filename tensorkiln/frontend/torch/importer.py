@@ -36,13 +36,15 @@ from tensorkiln.frontend.torch.sizes import Sizes, symbolic
 from tensorkiln.frontend.torch.table import IMPORTERS, NOTHING, REASONS
 from tensorkiln.frontend.torch.values import as_constant, dtype_name, part_name
 from tensorkiln.ir.dtype import DType
-from tensorkiln.ir.expr import Expr
+from tensorkiln.ir.expr import Expr, as_expr
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, RVar, TensorType
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
+# What torch asserts of the classes `x < num_classes` where it decomposes `one_hot`.
+_CLASSES_INSIDE = "one_hot: Class values must be smaller than num_classes."
 # The type of a number of Python.
 NUMBER = TensorType((), DType("int64"))
 
@@ -311,7 +313,13 @@ class TorchImporter:
         return outputs
 
     def _checked(self, name: str, node: Any) -> None:
-        """Assertions on sizes become assumptions; those on data are refused with what makes it."""
+        """Assertions on sizes become assumptions; those on data are refused with what makes it.
+        Classes that torch.compile asserts to be inside are checked as indices are."""
+        if name == "_assert_async.msg" and node.args[1] == _CLASSES_INSIDE:
+            classes, count = node.args[0].all_input_nodes[0].args
+            self.g.span = node.name
+            inside = self.g.inside(self.values[classes], as_expr(count), negative=False)
+            self.values[classes] = inside
         if name == "_assert_scalar":
             condition = node.args[0]
             value = condition.meta["val"] if hasattr(condition, "meta") else condition

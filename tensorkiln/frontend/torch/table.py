@@ -53,6 +53,7 @@ NOTHING = {
 _TRAINING = "it changes running statistics, in training mode: module.eval()"
 _GRADIENT = "it computes a gradient, and inference has none"
 _RANDOM = "the data decides the distribution of its result; pass random numbers as an input"
+_BAGS = "bags of rows have computed ends; embedding and sum do the same"
 _DECIDED = "the data decides the shape of its result"
 
 # Operators of core ATen that are not imported, by name or by name without the overload.
@@ -71,10 +72,11 @@ REASONS = {
     "_standard_gamma": _RANDOM,
     "_sample_dirichlet": _RANDOM,
     "unique_dim": _DECIDED,
-    "_local_scalar_dense": "a size must not follow from data; a number for arithmetic is imported",
+    "_local_scalar_dense": "no tensor: its number is imported where it is a size, or in arithmetic",
     "resize_": "it changes a tensor in place, which torch.export replaces",
     "atan2.out": "it writes into a tensor of the caller, which torch.export replaces",
-    "_embedding_bag": "bags of rows have computed ends; embedding and sum do the same",
+    "_embedding_bag": _BAGS,
+    "_embedding_bag_forward_only": _BAGS,
     "_pdist_forward": "the pairs of one tensor; torch.cdist has the distances of all",
     "col2im": "it adds up overlapping windows; conv_transpose with an identity does the same",
 }
