@@ -113,8 +113,10 @@ def opencl_devices() -> int:
 
 def packages() -> list[str]:
     """Debian's packages for all capabilities that come as such."""
-    found = re.findall("`apt-get install (.*)`", "\n".join(c.get for c in CAPABILITIES.values()))
-    return sorted({name for line in found for name in line.split()})
+    install_lines = re.findall(
+        "`apt-get install (.*)`", "\n".join(c.get for c in CAPABILITIES.values())
+    )
+    return sorted({name for line in install_lines for name in line.split()})
 
 
 def capability(reason: str) -> str | None:

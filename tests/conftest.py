@@ -43,19 +43,20 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Skips())
     if config.getoption("record_durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(DurationRecorder())
-    for name, what in FULL.items():
+    for name, description in FULL.items():
         config.addinivalue_line(
-            "markers", f"{name}: {what}; runs when `-m` names it (`make {name.replace('_', '-')}`)"
+            "markers",
+            f"{name}: {description}; runs when `-m` names it (`make {name.replace('_', '-')}`)",
         )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    asked = str(config.getoption("markexpr"))
-    left = [name for name in FULL if name not in asked]
-    out = [item for item in items if any(map(item.get_closest_marker, left))]
-    gone = set(out)
+    mark_expression = str(config.getoption("markexpr"))
+    unnamed_marks = [name for name in FULL if name not in mark_expression]
+    out = [item for item in items if any(map(item.get_closest_marker, unnamed_marks))]
+    deselected = set(out)
     levels = levels_of(str(config.getoption("levels")), commit())
-    items[:], waits = without_other_levels([i for i in items if i not in gone], levels)
+    items[:], waits = without_other_levels([i for i in items if i not in deselected], levels)
     if out or waits:
         config.hook.pytest_deselected(items=[*out, *waits])
     sort_by_duration(items)

@@ -46,18 +46,18 @@ def runnable_turns() -> tuple[tuple[str, ...], ...]:
 
 
 def levels_of(
-    asked: str, tree: str, turns: Callable[[], Sequence[tuple[str, ...]]] = runnable_turns
+    requested: str, tree: str, turns: Callable[[], Sequence[tuple[str, ...]]] = runnable_turns
 ) -> frozenset[str]:
-    """The levels besides `native` that `--levels=asked` means for the commit `tree`: `all`, `turn`
-    (one of `turns()`, if there are any), or names with commas. Raises pytest.UsageError for names
-    of none."""
-    if asked == "all":
+    """The levels besides `native` that `--levels=requested` means for the commit `tree`: `all`,
+    `turn` (one of `turns()`, if there are any), or names with commas. Raises pytest.UsageError for
+    names of none."""
+    if requested == "all":
         return frozenset(EVERY)
-    if asked == "turn":
+    if requested == "turn":
         runnable = turns()
         number = hashlib.sha256(tree.encode()).digest()[0]
         return frozenset(runnable[number % len(runnable)] if runnable else ())
-    names = frozenset(asked.split(",")) - {NATIVE}
+    names = frozenset(requested.split(",")) - {NATIVE}
     if unknown := sorted(names - set(EVERY)):
         raise pytest.UsageError(f"--levels: {unknown[0]!r} is not one of {', '.join(EVERY)}")
     return names
@@ -67,12 +67,12 @@ def without_other_levels(
     items: Sequence[pytest.Item], levels: frozenset[str]
 ) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """The items that run, and those of levels that are not among `levels`."""
-    others = frozenset(EVERY) - levels
+    left_out = frozenset(EVERY) - levels
     runs: list[pytest.Item] = []
     waits: list[pytest.Item] = []
     for item in items:
         spec = getattr(item, "callspec", None)
         values = () if spec is None else spec.params.values()
-        belongs = any(isinstance(v, str) and v in others for v in values)
+        belongs = any(isinstance(v, str) and v in left_out for v in values)
         (waits if belongs else runs).append(item)
     return runs, waits

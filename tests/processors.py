@@ -43,10 +43,10 @@ PROCESSORS = ("Nehalem", "Haswell", "EPYC")
 
 def lacking(target: Target) -> list[str]:
     """Features that code for `target` needs and the processor at hand has not."""
-    here = Target("native")
-    if target.arch != here.arch:
+    native = Target("native")
+    if target.arch != native.arch:
         return [target.arch]
-    return sorted(set(target.required_features) - here.features)
+    return sorted(set(target.required_features) - native.features)
 
 
 def require(target: Target) -> None:

@@ -97,11 +97,11 @@ def test_functions_that_the_page_names_are_defined() -> None:
 def test_few_tables_are_formatted_by_hand() -> None:
     """The formatter decides; a table of many short rows may be an exception."""
     mark = "# fmt" + ": skip"
-    found = [
+    hand_formatted = [
         f"{path.relative_to(ROOT)}:{number}"
         for folder in ("tensorkiln", "tests", "bench", "examples")
         for path in sorted((ROOT / folder).rglob("*.py"))
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if line.rstrip().endswith(mark)
     ]
-    assert len(found) <= 20, found
+    assert len(hand_formatted) <= 20, hand_formatted

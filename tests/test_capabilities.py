@@ -63,36 +63,36 @@ def test_packages_of_all_tools() -> None:
 def test_a_run_ends_with_what_its_tests_wait_for(tmp_path: Path, workers: tuple[str, ...]) -> None:
     def run() -> tuple[int, list[str]]:
         command = [sys.executable, "-m", "pytest", "-q", *workers, "-c", "pytest.ini"]
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
         )
-        return done.returncode, done.stdout.splitlines()
+        return process.returncode, process.stdout.splitlines()
 
     (tmp_path / "pytest.ini").write_text("[pytest]")
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_file.py").write_text(FILE)
     (tmp_path / "test_them.py").write_text(TESTS)
-    status, said = run()
-    lines = [line for line in said if " wait for " in line]
+    status, lines_printed = run()
+    lines = [line for line in lines_printed if " wait for " in line]
     assert lines == [
         "3 wait for Chromium: `apt-get install chromium`",
         "1 wait for clang: `apt-get install clang`",
         "1 wait for packages: `pip install -e .[dev]`",
     ]
-    assert status == 0, said
+    assert status == 0, lines_printed
     (tmp_path / "test_unknown.py").write_text(UNKNOWN)
-    status, said = run()
-    assert [line for line in said if line in lines] == lines
+    status, lines_printed = run()
+    assert [line for line in lines_printed if line in lines] == lines
     assert status == 1
     assert (
         "test_unknown.py::test_later is skipped for a reason that tests/capabilities.py lacks: "
         "not today"
-    ) in said
+    ) in lines_printed
 
 
 def test_the_page_has_the_table() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    rows = [f"| {name} | {what.get} |" for name, what in CAPABILITIES.items()]
+    rows = [f"| {name} | {skip_reason.get} |" for name, skip_reason in CAPABILITIES.items()]
     assert "\n".join(rows) in page
 
 
@@ -125,9 +125,9 @@ def literal_reasons() -> Iterator[tuple[str, str]]:
 
 
 def test_reasons_that_stand_in_tests() -> None:
-    found = list(literal_reasons())
-    assert len(found) > 50
-    assert [row for row in found if capability(row[1]) is None] == []
+    literals = list(literal_reasons())
+    assert len(literals) > 50
+    assert [row for row in literals if capability(row[1]) is None] == []
 
 
 def test_files_that_ask_for_features_depend_on_the_processor() -> None:

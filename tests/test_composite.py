@@ -54,8 +54,8 @@ X = np.random.default_rng(0).normal(size=(2, 3, 8, 8)).astype(np.float32)
 
 
 def run(exe: tk.Executable, *inputs: np.ndarray) -> list[np.ndarray]:
-    found = tk.runtime.Executor(exe, tk.cpu())["main"](*inputs)
-    fields = found if isinstance(found, tuple | list) else (found,)
+    outputs = tk.runtime.Executor(exe, tk.cpu())["main"](*inputs)
+    fields = outputs if isinstance(outputs, tuple | list) else (outputs,)
     return [np.asarray(x.numpy()) for x in fields]
 
 
@@ -64,8 +64,8 @@ def test_two_cpus_are_configured_twice_and_their_output_is_sorted() -> None:
     exe = tk.compile(_network(), CPUS)
     native = [a for a in exe.artifacts if a.loader == "native" and a.codegen_id == "llvm"]
     assert {a.target_key for a in native} == {"simple", "dsp"}
-    where = {p.kernel: p.device for p in exe.placement()}
-    assert {a.file_name.removesuffix(".o"): a.target_key for a in native} == where
+    device_by_kernel = {p.kernel: p.device for p in exe.placement()}
+    assert {a.file_name.removesuffix(".o"): a.target_key for a in native} == device_by_kernel
     texts = {a.target_key: a.text() for a in exe.artifacts if a.file_name.endswith(".ll")}
     assert '"target-features"' in texts["dsp"] and "+sse4.2" in texts["dsp"]
     assert "+sse4.2" not in texts["simple"]
@@ -145,8 +145,8 @@ def test_identical_accelerators_are_programmed_differently(fpga: list[str], tmp_
     """Two identical FPGAs: `target_key` tells their content apart, in the set, in the library and
     when it is loaded."""
     exe = tk.compile(_both(), TWO)
-    own = [a for a in exe.artifacts if a.loader == "fpga"]
-    assert {a.name.split("/")[1]: json.loads(a.text()) for a in own} == {
+    fpga_artifacts = [a for a in exe.artifacts if a.loader == "fpga"]
+    assert {a.name.split("/")[1]: json.loads(a.text()) for a in fpga_artifacts} == {
         "left": "exp",
         "right": "relu",
     }
@@ -163,10 +163,10 @@ def test_identical_accelerators_are_programmed_differently(fpga: list[str], tmp_
 
 def test_a_loader_gets_the_device_of_its_key(fpga: list[str], tmp_path: Path) -> None:
     """Which of several accelerators runs which content is said when it is loaded."""
-    asked: dict[str, tuple[str, ...]] = {}
+    devices_by_key: dict[str, tuple[str, ...]] = {}
 
     def load(artifacts: tuple[Artifact, ...], devices: tuple[Any, ...]) -> Any:
-        asked[artifacts[0].target_key] = tuple(map(str, devices))
+        devices_by_key[artifacts[0].target_key] = tuple(map(str, devices))
         return _Fpga(artifacts, fpga)
 
     register_loader("fpga", load)
@@ -184,7 +184,7 @@ def test_a_loader_gets_the_device_of_its_key(fpga: list[str], tmp_path: Path) ->
     x = np.linspace(-3, 2, 20, dtype=np.float32).reshape(4, 5)
     for devices, want in rows.values():
         library = tk.runtime.load_module(path, devices)
-        assert asked == {"left": want[:1], "right": want[1:]}
+        assert devices_by_key == {"left": want[:1], "right": want[1:]}
         executor = tk.runtime.Executor(library)
         assert [str(d) for d in executor.devices] == [*want, "cpu:0"]
         np.testing.assert_allclose(
@@ -299,18 +299,18 @@ def test_a_tensor_program_runs_where_it_says(name: str) -> None:
     haswell = {"kind": "llvm", "mcpu": "haswell"}
     target = {"host": "llvm", "devices": [EXP, haswell]}
     exe = tk.compile(from_source(PROGRAM.replace("TARGET", repr(name))), target)
-    where = {p.kernel: p.device for p in exe.placement()}
-    assert where["k"] == (name if name in ("dsp", "host") else "llvm")
+    device_by_kernel = {p.kernel: p.device for p in exe.placement()}
+    assert device_by_kernel["k"] == (name if name in ("dsp", "host") else "llvm")
     (have,) = run(exe, np.zeros(4, np.float32))
     np.testing.assert_allclose(have, np.exp(np.ones(4)), rtol=1e-6)
 
 
-@pytest.mark.parametrize("taken", [True, False])
-def test_branches_beside_two_cpus(taken: bool) -> None:
+@pytest.mark.parametrize("condition", [True, False])
+def test_branches_beside_two_cpus(condition: bool) -> None:
     exe = tk.compile(from_source(BRANCHES), {"devices": [EXP, "llvm"]})
     x = np.linspace(-1, 1, 4, dtype=np.float32)
-    (have,) = run(exe, x, np.array(taken))
-    np.testing.assert_allclose(have, np.exp(x) * (1 if taken else -1), rtol=1e-6)
+    (have,) = run(exe, x, np.array(condition))
+    np.testing.assert_allclose(have, np.exp(x) * (1 if condition else -1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("target", ["opencl", {"devices": ["llvm", "opencl"]}])

@@ -90,8 +90,8 @@ def test_a_library_requires_what_its_devices_require(name: str, tmp_path: Path) 
 
 @pytest.mark.parametrize(("host", "device"), [("llvm", "c"), ("c", "llvm")])
 def test_c_beside_llvm(host: str, device: str, tmp_path: Path) -> None:
-    own = {"kind": device, "target_key": "own", "operators": ["linear"]}
-    exe = tk.compile(_network(), {"host": host, "devices": [own, {"kind": host}]})
+    device_spec = {"kind": device, "target_key": "own", "operators": ["linear"]}
+    exe = tk.compile(_network(), {"host": host, "devices": [device_spec, {"kind": host}]})
     ends = {a.target_key: a.file_name.rpartition(".")[2] for a in exe.artifacts if a.target_key}
     kinds = {"llvm": {"o", "ll", "s"}, "c": {"c"}}
     assert ends["own"] in kinds[device] and ends[host] in kinds[host]
@@ -124,13 +124,13 @@ def test_devices_that_cannot_be_beside_the_host(name: str) -> None:
 def test_two_machines_are_two_models_of_one_archive(tmp_path: Path) -> None:
     cores = {"m4": "cortex-m4", "m0": "cortex-m0"}
     triples = {"m4": "thumbv7em-none-eabi", "m0": "thumbv6m-none-eabi"}
-    made = {
+    executables = {
         name: tk.compile(
             _network(), {"kind": "c", "mtriple": triples[name], "mcpu": cpu}, name=name
         )
         for name, cpu in cores.items()
     }
-    folder = tk.export_model_library_format(made, tmp_path / "both")
+    folder = tk.export_model_library_format(executables, tmp_path / "both")
     modules = json.loads((folder / "metadata.json").read_text())["modules"]
     assert {n: m["target"]["host"]["mcpu"] for n, m in modules.items()} == cores
 
@@ -229,7 +229,7 @@ def test_externals_of_a_pipeline_are_those_of_the_device(register: Any) -> None:
     device."""
 
     def renamed(mod: IRModule) -> IRModule:
-        made = []
+        functions = []
         for f in mod.functions:
             if isinstance(f, Function):
                 bindings = tuple(
@@ -237,8 +237,8 @@ def test_externals_of_a_pipeline_are_those_of_the_device(register: Any) -> None:
                     for b in f.bindings
                 )
                 f = replace(f, bindings=bindings)
-            made.append(f)
-        return mod.with_functions(tuple(made))
+            functions.append(f)
+        return mod.with_functions(tuple(functions))
 
     register(
         tir_codegen=_generate,
@@ -304,9 +304,9 @@ def test_what_a_pass_adds_is_of_its_device() -> None:
     step = OfDevice(
         "fast", lambda m: m.with_functions((*m.functions, replace(m["linear"], name="b")))
     )
-    made = step(mod)
-    assert made["b"].attrs["target"] == "fast" and list(made)[:-1] == list(mod)
-    assert all(made[name] is mod[name] for name in mod)
+    module_after = step(mod)
+    assert module_after["b"].attrs["target"] == "fast" and list(module_after)[:-1] == list(mod)
+    assert all(module_after[name] is mod[name] for name in mod)
 
 
 # -- devices with memory of their own --------------------------------------------------------------
@@ -391,8 +391,8 @@ def test_functions_say_their_targets(name: str) -> None:
     first, second, target, devices = SPELLINGS[name]
     mod = from_source(ANNOTATED.replace("FIRST", first).replace("SECOND", second))
     exe = tk.compile(mod, target)
-    where = {p.kernel: p.device for p in exe.placement()}
-    assert [where["p"], where["exp"]] == devices
+    device_by_kernel = {p.kernel: p.device for p in exe.placement()}
+    assert [device_by_kernel["p"], device_by_kernel["exp"]] == devices
     assert from_source(mod.script()).script() == mod.script()
     np.testing.assert_allclose(
         tk.runtime.Executor(exe)["main"](X).numpy(), np.exp(X) + 1, rtol=1e-6
@@ -423,11 +423,11 @@ def flip(A: T.Buffer((4, 32), "float32"), C: T.Buffer((4, 32), "float32")):
         for t in T.thread_binding(32, thread="threadIdx.x"):
             C[b, t] = A[b, 31 - t]
 """
-    own = Target(gpu)
-    for said in (own.kind, str(own), {**own.to_json(), "host": "llvm"}):
-        for target in (None, own, {"host": "llvm", "devices": [own, "llvm"]}):
-            exe = tk.compile(from_source(text.replace("TARGET", repr(said))), target)
-            assert [p.device for p in exe.placement()] == [own.kind]
+    gpu_target = Target(gpu)
+    for target_text in (gpu_target.kind, str(gpu_target), {**gpu_target.to_json(), "host": "llvm"}):
+        for target in (None, gpu_target, {"host": "llvm", "devices": [gpu_target, "llvm"]}):
+            exe = tk.compile(from_source(text.replace("TARGET", repr(target_text))), target)
+            assert [p.device for p in exe.placement()] == [gpu_target.kind]
 
 
 WRONG: dict[str, tuple[str, str]] = {

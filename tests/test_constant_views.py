@@ -60,9 +60,9 @@ def test_weights_are_written_in_row_major_order(view: View) -> None:
     places = [arena.place(view(a)) for a in arrays]
     content = bytes(WeightsContent(arena).view)
     assert len(content) == arena.size
-    for a, at in zip(arrays, places, strict=True):
-        assert at % ALIGN == 0
-        assert content[at : at + a.nbytes] == a.tobytes()
+    for a, place in zip(arrays, places, strict=True):
+        assert place % ALIGN == 0
+        assert content[place : place + a.nbytes] == a.tobytes()
 
 
 @pytest.mark.parametrize("view", [*VIEWS, np.copy])
@@ -76,9 +76,9 @@ def test_weights_of_several_blocks(view: View) -> None:
     content = WeightsContent(arena)
     written = bytes(content.view)
     assert len(written) == arena.size and written == b"".join(content.chunks())
-    for a, at in zip(arrays, places, strict=True):
-        assert written[at : at + a.nbytes] == a.tobytes()
-        written = written[:at] + bytes(a.nbytes) + written[at + a.nbytes :]
+    for a, place in zip(arrays, places, strict=True):
+        assert written[place : place + a.nbytes] == a.tobytes()
+        written = written[:place] + bytes(a.nbytes) + written[place + a.nbytes :]
     assert not any(written)
 
 
@@ -87,8 +87,8 @@ def test_weights_of_unusual_shapes() -> None:
     arena = WeightArena()
     places = [arena.place(a) for a in arrays]
     content = bytes(WeightsContent(arena).view)
-    for a, at in zip(arrays, places, strict=True):
-        assert content[at : at + a.nbytes] == a.tobytes()
+    for a, place in zip(arrays, places, strict=True):
+        assert content[place : place + a.nbytes] == a.tobytes()
 
 
 def identity(*arrays: Array) -> str:
@@ -119,8 +119,8 @@ def test_identity_does_not_depend_on_sharing(view: View, order: tuple[int, ...])
 
 def test_identity_tells_arrays_apart() -> None:
     a, b, c = ALIKE
-    seen = [(a,), (a, b), (b, a), (a, c), (a, b, c), (a, c, b), (c, b, a), (b, c, a)]
-    assert len({identity(*arrays) for arrays in seen}) == len(seen)
+    array_sequences = [(a,), (a, b), (b, a), (a, c), (a, b, c), (a, c, b), (c, b, a), (b, c, a)]
+    assert len({identity(*arrays) for arrays in array_sequences}) == len(array_sequences)
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -142,9 +142,11 @@ def by_definition(to: Layout, a: Array) -> Array:
         sizes.append(extent if outermost else x.modulus)
     out = np.zeros(sizes, a.dtype)
     for i in np.ndindex(a.shape):
-        where = ((i[x.dim] + x.halo) // x.divisor for x in to.axes)
+        coordinates = ((i[x.dim] + x.halo) // x.divisor for x in to.axes)
         out[
-            tuple(w % x.modulus if x.modulus else w for w, x in zip(where, to.axes, strict=True))
+            tuple(
+                w % x.modulus if x.modulus else w for w, x in zip(coordinates, to.axes, strict=True)
+            )
         ] = a[i]
     return out
 
@@ -195,5 +197,7 @@ def test_a_compiled_graph_of_views(view: View) -> None:
     y = b.emit("add", y, constant(view(bias), "bias"))
     y = b.emit("add", y, constant(view(table), "table"))
     run = tk.runtime.Executor(tk.compile(IRModule((b.finish(y),))))["main"]
-    given = rng.standard_normal((3, 8)).astype(F)
-    np.testing.assert_allclose(run(given).numpy(), given @ w + bias + table, rtol=1e-5, atol=1e-5)
+    operand = rng.standard_normal((3, 8)).astype(F)
+    np.testing.assert_allclose(
+        run(operand).numpy(), operand @ w + bias + table, rtol=1e-5, atol=1e-5
+    )

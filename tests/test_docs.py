@@ -50,8 +50,8 @@ def blocks(page: Path) -> list[Block]:
 
 
 def blocks_of(text: str) -> list[Block]:
-    found = BLOCK.finditer(text)
-    return [Block(m["kind"], m["text"], bool(m["why"]), m["tool"] or "") for m in found]
+    matches = BLOCK.finditer(text)
+    return [Block(m["kind"], m["text"], bool(m["why"]), m["tool"] or "") for m in matches]
 
 
 def lacks(tools: str) -> bool:
@@ -66,14 +66,14 @@ def _lacks(tool: str) -> bool:
     return shutil.which(tool) is None and importlib.util.find_spec(tool) is None
 
 
-def script(found: list[Block]) -> list[tuple[str, str]]:
+def script(page_blocks: list[Block]) -> list[tuple[str, str]]:
     """(kind, text) to run, in order; a python block begins with all those before it.
 
     A later block may use names of an earlier one, as a reader would.
     """
     steps: list[tuple[str, str]] = []
     python = ""
-    for block in found:
+    for block in page_blocks:
         assert block.kind in ("python", "sh", *FILES), block.kind
         if block.skipped or lacks(block.tool):
             continue
@@ -94,7 +94,7 @@ def commands() -> Iterator[Path]:
         yield folder
 
 
-def run_blocks(found: list[Block], folder: Path, commands: Path) -> None:
+def run_blocks(page_blocks: list[Block], folder: Path, commands: Path) -> None:
     """Run blocks in a folder, in order, with the commands of another."""
     (folder / "examples").symlink_to(ROOT / "examples")
     environment = {
@@ -103,16 +103,16 @@ def run_blocks(found: list[Block], folder: Path, commands: Path) -> None:
         "PYTHONPATH": str(ROOT),
         "KILN_PROGRESS": "off",
     }
-    for kind, text in script(found):
+    for kind, text in script(page_blocks):
         if kind in FILES:
             (folder / text.split()[1]).write_text(text, encoding="utf-8")
             continue
         (folder / "page.py").write_text(text, encoding="utf-8")  # scripts need their source
         command = [commands / "python", "page.py"] if kind == "python" else ["sh", "-euc", text]
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600
         )
-        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+        assert process.returncode == 0, f"{text}\n{process.stdout}\n{process.stderr}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -51,9 +51,9 @@ def test_empty(name: str, target: str) -> None:
     build, shape = CASES[name]
     mod, x = graph(build, x=shape), np.zeros(shape, np.float32)
     (want,) = evaluate(main(mod), {"x": x}, {})
-    found = np.asarray(tk.compile(mod, target)(x))
-    assert found.shape == want.shape and found.dtype == want.dtype
-    np.testing.assert_allclose(found, want, rtol=1e-6)
+    result = np.asarray(tk.compile(mod, target)(x))
+    assert result.shape == want.shape and result.dtype == want.dtype
+    np.testing.assert_allclose(result, want, rtol=1e-6)
 
 
 @pytest.mark.parametrize("target", ["cuda", "webgpu"])
@@ -100,9 +100,9 @@ def test_symbolic_sizes_of_0(name: str, target: str) -> None:
         x = np.random.default_rng(1).random(sizes, np.float32)
         with np.errstate(all="ignore"):
             (want,) = evaluate(main(mod), {"x": x}, {})
-        found = np.asarray(run(x))
-        assert (found.shape, found.dtype) == (want.shape, want.dtype), (n, s)
-        np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
+        result = np.asarray(run(x))
+        assert (result.shape, result.dtype) == (want.shape, want.dtype), (n, s)
+        np.testing.assert_allclose(result, want, rtol=1e-5, atol=1e-6)
 
 
 HUGE = 1 << 40  # loops of so many iterations would not end
@@ -135,9 +135,9 @@ def _of_no_columns(shape: tuple[object, ...]) -> IRModule:
 def test_no_loop_runs_around_no_elements(target: str, shape: tuple[object, ...]) -> None:
     x = np.empty((HUGE, 0), np.float32)
     results = tk.compile(_of_no_columns(shape), target)(x)
-    for name, found in zip(OF_NO_COLUMNS, map(np.asarray, results), strict=True):
-        assert found.size == 0 or name in ("sum of all", "product of all, then more"), name
-        assert found.size == 0 or found.item() in (0, 2), name
+    for name, result in zip(OF_NO_COLUMNS, map(np.asarray, results), strict=True):
+        assert result.size == 0 or name in ("sum of all", "product of all, then more"), name
+        assert result.size == 0 or result.item() in (0, 2), name
 
 
 FIRST = """
@@ -159,8 +159,8 @@ class First:
 def test_tensor_programs_of_users_get_no_empty_tensors() -> None:
     """They may access element 0 of a buffer of n."""
     exe = tk.compile(from_source(FIRST, infer=ops.infer))
-    found = np.asarray(exe(np.zeros(3, np.float32)))
-    np.testing.assert_allclose(found, [1, 2, 2])
+    result = np.asarray(exe(np.zeros(3, np.float32)))
+    np.testing.assert_allclose(result, [1, 2, 2])
     with pytest.raises(ValueError, match="main: n is 0; expected n >= 1"):
         exe(np.zeros(0, np.float32))
     program = tk.runtime.Executor(exe)["first"]

@@ -73,8 +73,10 @@ class Module:
 
 
 def classes(module: ModuleType, base: type) -> set[type]:
-    found = (c for c in vars(module).values() if isinstance(c, type) and issubclass(c, base))
-    return {c for c in found if c is not base}
+    class_candidates = (
+        c for c in vars(module).values() if isinstance(c, type) and issubclass(c, base)
+    )
+    return {c for c in class_candidates if c is not base}
 
 
 NODES = classes(expr, expr.Expr) | classes(buffer, expr.Expr) | classes(stmt, stmt.Stmt)

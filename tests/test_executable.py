@@ -56,8 +56,8 @@ def test_a_tensor_program_called_main(kind: str, whole: bool, tmp_path: Path) ->
     again = tk.compile(exe.module, exe.target, relax_pipeline=None, tir_pipeline=None)
     assert again.artifacts == exe.artifacts
     if kind == "native":
-        found = tk.runtime.load_module(exe.export_library(tmp_path / "net.so"))
-        found["main"](X, y)
+        library = tk.runtime.load_module(exe.export_library(tmp_path / "net.so"))
+        library["main"](X, y)
         for name in ("net.a", "net.o"):
             assert exe.export_library(tmp_path / name).is_file()
 
@@ -113,19 +113,19 @@ def test_addons_of_jit(kind: str, tmp_path: Path) -> None:
     """An object with the C function that a program calls; without it the call names it."""
     call = 'T.call_extern("float32", "extra", X[i])'
     extern = text(PROGRAM, "f").replace("X[i] + T.float32(1.0)", call)
-    made = tmp_path / "extra.o"
+    object_path = tmp_path / "extra.o"
     command = [sys.executable, "-m", "ziglang", "cc", "-O1", "-c", "-fPIC", "-x", "c", "-"]
     source = b"float extra(float x) { return 3 * x; }"
-    subprocess.run([*command, "-o", str(made)], input=source, check=True)
+    subprocess.run([*command, "-o", str(object_path)], input=source, check=True)
     exe = tk.compile(from_source(extern), kind)
     with pytest.raises(UserError, match="f calls extra"):
         exe.jit()
     y = np.zeros(4, np.float32)
-    exe.jit(addons=[made])["f"](X, y)
+    exe.jit(addons=[object_path])["f"](X, y)
     assert y.tolist() == (3 * X).tolist()
     exe["f"](X, y)  # kept
     with pytest.raises(UserError, match="addons are a list"):
-        exe.jit(addons=made)  # type: ignore[arg-type]
+        exe.jit(addons=object_path)  # type: ignore[arg-type]
 
 
 def test_force_recompile() -> None:
@@ -137,26 +137,26 @@ def test_force_recompile() -> None:
 
 def test_hosts_are_targets_too() -> None:
     cpu = tk.Target({"kind": "llvm", "mcpu": "znver3"})
-    wanted = tk.Target({"kind": "cuda", "host": cpu.to_json()})
-    assert tk.Target("cuda", host=cpu) == tk.Target("cuda", cpu) == wanted
-    assert tk.Target({"kind": "cuda", "host": cpu}) == wanted
-    assert tk.Target(wanted, host=cpu) == wanted
-    assert wanted.replace(host=cpu) == wanted
+    expected = tk.Target({"kind": "cuda", "host": cpu.to_json()})
+    assert tk.Target("cuda", host=cpu) == tk.Target("cuda", cpu) == expected
+    assert tk.Target({"kind": "cuda", "host": cpu}) == expected
+    assert tk.Target(expected, host=cpu) == expected
+    assert expected.replace(host=cpu) == expected
     with pytest.raises(UserError, match="received two hosts"):
-        tk.Target(wanted, host="llvm")
+        tk.Target(expected, host="llvm")
 
 
 def test_what_everything_looks_like() -> None:
     """One line each, whatever it holds: 50 MB of weights here, and 60 functions."""
     weights = np.ones((2500, 5000), np.float32)
     net = graph(lambda g, x: g.tanh(g.matmul(x, constant(weights, "w"))), x=(4, 2500))
-    more = from_source("".join(text(PROGRAM, f"f{i}", i) for i in range(60)))
-    mod = net.with_functions((*net.functions, *more.functions))
+    many_functions = from_source("".join(text(PROGRAM, f"f{i}", i) for i in range(60)))
+    mod = net.with_functions((*net.functions, *many_functions.functions))
     exe = tk.compile(mod)
     executor = exe.create_executor()
     y = executor["main"](np.ones((4, 2500), np.float32))
     main, program = mod["main"], mod["f7"]
-    shown: list[object] = [
+    objects_shown: list[object] = [
         mod,
         exe,
         exe.artifacts,
@@ -181,8 +181,8 @@ def test_what_everything_looks_like() -> None:
         *exe.artifacts.groups(),
         net["main"].result,
     ]
-    for one in shown:
-        assert len(repr(one)) < 2000, type(one)
+    for thing in objects_shown:
+        assert len(repr(thing)) < 2000, type(thing)
     one_line = (mod, exe, exe.artifacts, *exe.artifacts, exe.jit(), main, program, exe.module)
     assert not any("\n" in repr(x) for x in one_line)
     assert repr(exe).startswith("<Executable") and "main(x: float32 [4, 2500])" in repr(exe)

@@ -86,8 +86,8 @@ def elementwise(
     bufs = [buffer(f"p{k}", (n,), d, align=1) for k, d in enumerate(ins)]
     result = buffer("out", (n,), out, align=1)
     i, lane = Var("i"), Var("l")
-    at = i * lanes + lane if lanes > 1 else i
-    body: Stmt = Store(result, (at,), f(*[Load(b, (at,)) for b in bufs]))
+    index = i * lanes + lane if lanes > 1 else i
+    body: Stmt = Store(result, (index,), f(*[Load(b, (index,)) for b in bufs]))
     if lanes > 1:
         body = For(lane, IntImm(0), IntImm(lanes), "vectorized", body)
     loop = For(i, IntImm(0), IntImm(n // lanes), "serial", body)
@@ -104,10 +104,10 @@ def compiled(funcs: Sequence[PrimFunc], target: Target) -> Library:
     """All kernels in one library."""
     if target.kind == "opencl":
         return OpenCLLibrary(funcs, target)
-    made = compile_module(IRModule(tuple(funcs), "kernels"), target, relax_pipeline=None)
+    executable = compile_module(IRModule(tuple(funcs), "kernels"), target, relax_pipeline=None)
     if target.kind == "c":
-        return Executor(made.jit(compiler("gcc", "-O0")))
-    return load(made)
+        return Executor(executable.jit(compiler("gcc", "-O0")))
+    return load(executable)
 
 
 @dataclass(frozen=True)

@@ -117,9 +117,9 @@ class Generator:
         if fits and self.chance(60):
             return self.rng.choice(fits)
         if self.chance(80) and self.within < 2:
-            found = self.load(d)
-            if found is not None:
-                return found
+            load = self.load(d)
+            if load is not None:
+                return load
         if d.lanes == 1:
             return self.literal(d)
         if d.is_int and self.chance(25):
@@ -223,9 +223,9 @@ class Generator:
             return None
         b = self.rng.choice(fits)
         self.within += 1
-        found = self.indices(b, d.lanes)
+        indices = self.indices(b, d.lanes)
         self.within -= 1
-        return None if found is None else Load(b, found)
+        return None if indices is None else Load(b, indices)
 
     # ---- indices -----------------------------------------------------------------------------
 
@@ -248,10 +248,13 @@ class Generator:
 
     def indices(self, b: Buffer, lanes: int) -> tuple[E.Expr, ...] | None:
         if self.vector and b.shape:  # lanes in one index only
-            known = [E.int_value(d) for d in b.shape[:-1]]
-            if None in known:
+            extents = [E.int_value(d) for d in b.shape[:-1]]
+            if None in extents:
                 return None
-            return (*(E.IntImm(self.rng.randrange(n or 1)) for n in known), self.index(b.shape[-1]))
+            return (
+                *(E.IntImm(self.rng.randrange(n or 1)) for n in extents),
+                self.index(b.shape[-1]),
+            )
         if lanes == 1:
             return tuple(map(self.index, b.shape))
         last = E.int_value(b.shape[-1])
@@ -285,20 +288,20 @@ class Generator:
         lanes = self.rng.choice((1, 1, *LANES))
         if lanes > 1 and (not b.shape or not E.int_value(b.shape[-1])):
             lanes = 1
-        at = self.indices(b, lanes)
-        if at is None:
-            lanes, at = 1, self.indices(b, 1)
-        assert at is not None
-        return S.Store(b, at, self.expr(b.dtype.with_lanes(lanes)), self.chance(5))
+        indices = self.indices(b, lanes)
+        if indices is None:
+            lanes, indices = 1, self.indices(b, 1)
+        assert indices is not None
+        return S.Store(b, indices, self.expr(b.dtype.with_lanes(lanes)), self.chance(5))
 
     def _prefetch(self, depth: int) -> S.Stmt:
         fits = [b for b in self.reads if b.scope != "register"]
         if not fits:
             return self._store(depth)
         b = self.rng.choice(fits)
-        found = self.indices(b, 1)
-        assert found is not None
-        return S.Prefetch(b, found, self.rng.randrange(4), self.chance(50))
+        indices = self.indices(b, 1)
+        assert indices is not None
+        return S.Prefetch(b, indices, self.rng.randrange(4), self.chance(50))
 
     def _assert(self, depth: int) -> S.Stmt:
         if self.chance(8):
@@ -367,16 +370,16 @@ class Generator:
         assert first is not None
         self.parallel = True
         var = E.Var(self.name("p"), INT64)
-        others, reads = self.writes, self.reads
+        outer_writes, reads = self.writes, self.reads
         mine = Buffer(self.name("row"), b.dtype, b.shape[1:], b.scope, b.dtype.bytes, b.strides[1:])
-        self.reads = [r for r in reads if r not in others] + [mine]
+        self.reads = [r for r in reads if r not in outer_writes] + [mine]
         self.writes = [mine]
         self.vars.append(var)
         self.loops[var] = first
         body = self.stmt(depth)
         self.vars.remove(var)
         del self.loops[var]
-        self.parallel, self.writes, self.reads = False, others, reads
+        self.parallel, self.writes, self.reads = False, outer_writes, reads
         row = S.MatchBuffer(mine, b, (var, *(E.IntImm(0) for _ in b.shape[1:])), body)
         return S.For(var, E.IntImm(0), E.IntImm(first), "parallel", row)
 
@@ -406,15 +409,15 @@ class Generator:
     def _while(self, depth: int) -> S.Stmt:
         """Counts down in a buffer of its own."""
         counter = Buffer(self.name("c"), INT64, (E.IntImm(1),), "local")
-        left = Load(counter, (E.IntImm(0),))
+        counter_value = Load(counter, (E.IntImm(0),))
         start = E.Binary("bitand", self.expr(INT64, 1), E.IntImm(3))
         self.reads.append(counter)
-        cond: E.Expr = E.Binary("gt", left, E.IntImm(0))
+        cond: E.Expr = E.Binary("gt", counter_value, E.IntImm(0))
         if self.chance(50):
             cond = E.Binary("and", cond, self.expr(BOOL, 1))
         body = self.stmt(depth)
         self.reads.remove(counter)
-        step = S.Store(counter, (E.IntImm(0),), E.Binary("sub", left, E.IntImm(1)))
+        step = S.Store(counter, (E.IntImm(0),), E.Binary("sub", counter_value, E.IntImm(1)))
         return S.Alloc(
             counter,
             S.Seq(
@@ -463,18 +466,18 @@ class Generator:
 
     def _registers(self, b: Buffer, lanes: int, depth: int) -> S.Stmt:
         """A vector that is summed up, as schedules write them."""
-        at = (E.Ramp(E.IntImm(0), E.IntImm(1), lanes),) if lanes > 1 else (E.IntImm(0),)
+        indices = (E.Ramp(E.IntImm(0), E.IntImm(1), lanes),) if lanes > 1 else (E.IntImm(0),)
         wide = b.dtype.with_lanes(lanes)
-        held = Load(b, at)
-        stmts: list[S.Stmt] = [S.Store(b, at, self.expr(wide, 2))]
+        register_value = Load(b, indices)
+        stmts: list[S.Stmt] = [S.Store(b, indices, self.expr(wide, 2))]
         for _ in range(self.rng.randint(1, 3)):
             op = self.rng.choice(("and", "or") if b.dtype.is_bool else ("add", "max", "min"))
-            stmts.append(S.Store(b, at, E.Binary(op, held, self.expr(wide, 2))))
+            stmts.append(S.Store(b, indices, E.Binary(op, register_value, self.expr(wide, 2))))
         var = E.Var(self.name("x"), wide)
         self.vars.append(var)
         body = self.stmt(depth)
         self.vars.remove(var)
-        return S.Alloc(b, S.Seq((*stmts, S.Let(var, held, body))))
+        return S.Alloc(b, S.Seq((*stmts, S.Let(var, register_value, body))))
 
     def _match(self, depth: int) -> S.Stmt:
         """A row, a column, or every other element of a buffer."""
@@ -523,14 +526,16 @@ class Generator:
         for i in iters:
             self.vars.remove(i.var)
             del self.loops[i.var]
-        found: S.Stmt = S.Block(self.name("B"), tuple(iters), (), (), body, init)
+        statement: S.Stmt = S.Block(self.name("B"), tuple(iters), (), (), body, init)
         for loop, extent in reversed(loops):
-            found = S.For(loop, E.IntImm(0), E.IntImm(extent), "serial", found)
-        return found
+            statement = S.For(loop, E.IntImm(0), E.IntImm(extent), "serial", statement)
+        return statement
 
     def _call(self, depth: int) -> S.Stmt:
         """Another program on rows of the buffers here."""
-        fits = [(f, found) for f in self.helpers if (found := self._arguments(f)) is not None]
+        fits = [
+            (f, arguments) for f in self.helpers if (arguments := self._arguments(f)) is not None
+        ]
         if not fits:
             return self._store(depth)
         f, buffers = self.rng.choice(fits)

@@ -17,10 +17,10 @@ K = Var("k")
 LANES = Ramp(IntImm(0), IntImm(1), 4)
 
 
-def _term(acc: Buffer, at: Expr, x: Buffer = X) -> Stmt:
-    value = Broadcast(Load(x, (IntImm(3), at)), 4)
+def _term(acc: Buffer, index: Expr, x: Buffer = X) -> Stmt:
+    value = Broadcast(Load(x, (IntImm(3), index)), 4)
     place = (IntImm(0), LANES)
-    return Store(acc, place, intrin("fma", value, Load(W, (at, LANES)), Load(acc, place)))
+    return Store(acc, place, intrin("fma", value, Load(W, (index, LANES)), Load(acc, place)))
 
 
 def _program(*offsets: int, between: Stmt | None = None, x: Buffer = X) -> PrimFunc:

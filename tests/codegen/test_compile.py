@@ -92,16 +92,16 @@ def test_a_failing_kernel_is_named_and_others_compile(
     monkeypatch.setattr(emit, "emit_llvm", lambda f, t: text if f.name == "doomed" else real(f, t))
     good = _fma()
     doomed = elementwise("doomed", lambda x: x, ("float32",), "float32", 1, 8)
-    done: list[str] = []
+    finished: list[str] = []
     with pytest.raises(InternalError) as caught:
-        compile_kernels(_lowered(doomed, good), V3, on_done=done.append)
+        compile_kernels(_lowered(doomed, good), V3, on_done=finished.append)
     assert caught.value.code == code
     assert "kernel doomed" in str(caught.value)
     words = caught.value.hint.split()
     assert words[:3] == ["python", "-m", "tensorkiln.codegen.llvm.worker"]
     again = subprocess.run([sys.executable, *words[1:5]], capture_output=True)
     assert again.returncode != 0
-    assert done == ["fma"]
+    assert finished == ["fma"]
 
 
 def test_cache_hits_and_misses(tmp_path: Path) -> None:
@@ -109,10 +109,10 @@ def test_cache_hits_and_misses(tmp_path: Path) -> None:
     funcs = _lowered(_fma(), _row_sums())
     first = compile_kernels(funcs, V3, cache=cache)
     again = compile_kernels(funcs, V3, cache=cache)
-    other = compile_kernels(funcs, V4, cache=cache)
+    kernels_of_v4 = compile_kernels(funcs, V4, cache=cache)
     assert [k.cached for k in first] == [False, False]
     assert [k.cached for k in again] == [True, True]
-    assert [k.cached for k in other] == [False, False]
+    assert [k.cached for k in kernels_of_v4] == [False, False]
     assert [k.object for k in first] == [k.object for k in again]
     changed = elementwise("fma", lambda x, y: x + y, ("float32",) * 2, "float32", 8, 64)
     assert not compile_kernels(_lowered(changed), V3, cache=cache)[0].cached
@@ -128,26 +128,32 @@ def test_the_cache_knows_the_generator(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_cache_knows_every_file_of_code_generation_that_emits() -> None:
     """All that emitting imports of `codegen`, at any distance, is in the digest."""
     package = Path(tk.__file__).parent
-    left, seen = ["tensorkiln.codegen.llvm.emit", "tensorkiln.codegen.llvm.worker"], set[str]()
-    while left:
-        name = left.pop()
+    queue, modules_read = (
+        ["tensorkiln.codegen.llvm.emit", "tensorkiln.codegen.llvm.worker"],
+        set[str](),
+    )
+    while queue:
+        name = queue.pop()
         file = package.parent / f"{name.replace('.', '/')}.py"
-        if name in seen or not name.startswith("tensorkiln.codegen.") or not file.exists():
+        if name in modules_read or not name.startswith("tensorkiln.codegen.") or not file.exists():
             continue
-        seen.add(name)
+        modules_read.add(name)
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module:
-                left += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    rooms = {name.removeprefix("tensorkiln.").rpartition(".")[0].replace(".", "/") for name in seen}
-    assert len(seen) > 20
+                queue += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    rooms = {
+        name.removeprefix("tensorkiln.").rpartition(".")[0].replace(".", "/")
+        for name in modules_read
+    }
+    assert len(modules_read) > 20
     assert rooms == set(kernel_compiler.GENERATOR)
 
 
 def test_objects_are_the_same_bytes_every_time() -> None:
     funcs = _lowered(_fma(), _round(), _row_sums())
-    one = compile_kernels(funcs, V4, jobs=1)
+    first_kernels = compile_kernels(funcs, V4, jobs=1)
     two = compile_kernels(_lowered(_fma(), _round(), _row_sums()), V4, jobs=2)
-    assert [k.object for k in one] == [k.object for k in two]
+    assert [k.object for k in first_kernels] == [k.object for k in two]
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="llvmlite assembles for its own CPU")
@@ -164,9 +170,9 @@ def test_objects_made_of_their_assembly_are_those_made_at_once(
     kernels = [f for f in kernels if not f.attrs.get("host")]
     assert len(kernels) > 8
     options = options_of(target, "object")
-    made = [worker.compile_text(emit.emit_llvm(f, target), options) for f in kernels]
+    compiled_texts = [worker.compile_text(emit.emit_llvm(f, target), options) for f in kernels]
     monkeypatch.setattr(worker, "_assembles", lambda triple: False)
-    for f, (code, assembly) in zip(kernels, made, strict=True):
+    for f, (code, assembly) in zip(kernels, compiled_texts, strict=True):
         text = emit.emit_llvm(f, target)
         assert worker.compile_text(text, options) == (code, b""), f.name
         assert worker.compile_text(text, {**options, "emit": "assembly"}) == (assembly, b"")

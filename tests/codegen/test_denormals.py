@@ -63,9 +63,9 @@ class Program:
 
     def of(self, e: Expr) -> np.ndarray:
         """The value of an expression."""
-        found = np.broadcast_to(self._computed(e), self.slow.shape)
-        self.slow |= subnormal(found)
-        return found
+        value = np.broadcast_to(self._computed(e), self.slow.shape)
+        self.slow |= subnormal(value)
+        return value
 
     def _computed(self, e: Expr) -> np.ndarray:
         kind = np.dtype(e.dtype.name)

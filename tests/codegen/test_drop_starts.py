@@ -18,11 +18,11 @@ X, Y = buffer("x", (4,), "float32"), buffer("y", (4,), "float32")
 ZERO, ONE = IntImm(0), IntImm(1)
 
 
-def _sum(op: str, start: Expr, scope: str = "register", at: Expr = ZERO) -> PrimFunc:
+def _sum(op: str, start: Expr, scope: str = "register", index: Expr = ZERO) -> PrimFunc:
     """t[0] = start; t[0] = t[0] op x[1]; y[0] = t[0]"""
     t = buffer("t", (4,), "float32", scope)
     update = Store(t, (ZERO,), binary(op, t[0], X[1]))
-    return _program(t, Store(t, (at,), start), update)
+    return _program(t, Store(t, (index,), start), update)
 
 
 def _program(t: Buffer, *stmts: Stmt) -> PrimFunc:
@@ -40,8 +40,8 @@ NEUTRAL = {"max": -math.inf, "min": math.inf, "mul": 1.0, "add": -0.0}
 @pytest.mark.parametrize("op", NEUTRAL)
 def test_a_start_that_changes_nothing_goes(op: str) -> None:
     t = buffer("t", (4,), "float32", "register")
-    got = drop_starts(_sum(op, const(NEUTRAL[op], FLOAT32)))
-    assert difference(got, _program(t, Store(t, (ZERO,), X[1]))) is None
+    changed = drop_starts(_sum(op, const(NEUTRAL[op], FLOAT32)))
+    assert difference(changed, _program(t, Store(t, (ZERO,), X[1]))) is None
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_start_that_changes_nothing_goes(op: str) -> None:
     [
         _sum("add", const(0.0, FLOAT32)),  # 0 + -0 is 0
         _sum("max", const(math.inf, FLOAT32)),
-        _sum("max", const(-math.inf, FLOAT32), at=ONE),
+        _sum("max", const(-math.inf, FLOAT32), index=ONE),
         _sum("max", const(-math.inf, FLOAT32), scope="local"),  # views may name it
     ],
 )
@@ -67,5 +67,5 @@ def test_the_term_may_not_read_the_sum() -> None:
 def test_a_store_of_what_is_there_goes() -> None:
     t = buffer("t", (4,), "float32", "register")
     first = Store(t, (ZERO,), X[0])
-    got = drop_starts(_program(t, first, Store(t, (ZERO,), t[0])))
-    assert difference(got, _program(t, first)) is None
+    changed = drop_starts(_program(t, first, Store(t, (ZERO,), t[0])))
+    assert difference(changed, _program(t, first)) is None

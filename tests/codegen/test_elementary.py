@@ -26,8 +26,8 @@ def _normal_tail(x: np.ndarray) -> np.ndarray:
     """erfc(-x / sqrt 2), with what the rounding of its argument takes away put back."""
     exact = -x.astype(np.longdouble) / np.sqrt(np.longdouble(2))
     z = exact.astype(np.float64)
-    rest = np.where(np.isfinite(z), exact - z, 0).astype(np.float64)
-    return np.asarray(_ERFC(z) - 2 / math.sqrt(math.pi) * np.exp(-z * z) * rest)
+    rounding_error = np.where(np.isfinite(z), exact - z, 0).astype(np.float64)
+    return np.asarray(_ERFC(z) - 2 / math.sqrt(math.pi) * np.exp(-z * z) * rounding_error)
 
 
 FUNCTIONS: dict[str, Fn] = {
@@ -135,11 +135,11 @@ def run(library: Library, name: str, *xs: np.ndarray) -> np.ndarray:
     return out[:n]
 
 
-def units(got: np.ndarray, want: np.ndarray) -> np.ndarray:
+def units(output: np.ndarray, want: np.ndarray) -> np.ndarray:
     """Error in units of the last place of the result's type."""
     with np.errstate(all="ignore"):
-        spacing = np.spacing(np.abs(want).astype(got.dtype)).astype(np.float64)
-        return np.abs(got.astype(np.float64) - want) / spacing
+        spacing = np.spacing(np.abs(want).astype(output.dtype)).astype(np.float64)
+        return np.abs(output.astype(np.float64) - want) / spacing
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -164,18 +164,18 @@ def test_special_values(name: str, dtype: str, library: Library) -> None:
     x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, tiny, -tiny, 1.0, -1.0], dtype)
     if name in ("sin", "cos", "tan"):
         x[1:3] = 1.0
-    got = run(library, f"{name}_{dtype}", x)
+    output = run(library, f"{name}_{dtype}", x)
     with np.errstate(all="ignore"):
         want = FUNCTIONS[name](x.astype(np.float64))
         if name == "gelu":
-            assert abs(float(got[2])) < 1e-30  # the limit, where the formula has -inf times 0
-            want[2] = got[2]
+            assert abs(float(output[2])) < 1e-30  # the limit, where the formula has -inf times 0
+            want[2] = output[2]
     finite = np.isfinite(want)
-    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
-    np.testing.assert_array_equal(got[~finite], want[~finite].astype(dtype))
-    assert (units(got[finite], want[finite]) <= 2).all(), (got, want)
+    np.testing.assert_array_equal(np.isnan(output), np.isnan(want))
+    np.testing.assert_array_equal(output[~finite], want[~finite].astype(dtype))
+    assert (units(output[finite], want[finite]) <= 2).all(), (output, want)
     if name in ("erf", "sinh", "asin", "atan", "asinh", "atanh"):
-        assert np.signbit(got[4]) and not np.signbit(got[3])
+        assert np.signbit(output[4]) and not np.signbit(output[3])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -187,11 +187,11 @@ def test_pow(dtype: str, library: Library) -> None:
     x[::6] *= -1
     with np.errstate(all="ignore"):
         want = np.power(x.astype(np.float64), y.astype(np.float64))
-    got = run(library, f"pow_{dtype}", x, y)
-    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    output = run(library, f"pow_{dtype}", x, y)
+    np.testing.assert_array_equal(np.isnan(output), np.isnan(want))
     ok = np.isfinite(want)
     limit = 4 + 2 * np.abs(y * np.log(np.abs(x)))
-    assert (units(got[ok], want[ok]) <= limit[ok]).all()
+    assert (units(output[ok], want[ok]) <= limit[ok]).all()
     corners = np.array(
         [
             (0, 0),

@@ -46,13 +46,13 @@ def test_a_nan_is_a_sign() -> None:
     (odd,) = struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000001))
     for dtype in ("float64", "float32", "float16", "bfloat16"):
         out = buffer("y", (4,), dtype)
-        made = [
+        functions = [
             PrimFunc("f", (out,), Store(out, (ZERO,), FloatImm(v, out.dtype)))
             for v in (odd, float("nan"), -odd)
         ]
-        texts = [emit_llvm(f, TARGET) for f in made]
-        assert structural_equal(made[0], made[1]) and texts[0] == texts[1]
-        assert not structural_equal(made[0], made[2]) and texts[0] != texts[2]
+        texts = [emit_llvm(f, TARGET) for f in functions]
+        assert structural_equal(functions[0], functions[1]) and texts[0] == texts[1]
+        assert not structural_equal(functions[0], functions[2]) and texts[0] != texts[2]
 
 
 def test_an_index_that_a_store_overwrites_is_read_again() -> None:
@@ -139,8 +139,8 @@ def test_what_has_a_value_keeps_it() -> None:
     library = tk.compile(mod).jit()
     for f in mod.prim_funcs:
         memory = {"N": np.array([1, 0]), "Y": np.arange(8) + 20, "Z": np.arange(12).reshape(4, 3)}
-        wanted = {name: x.copy() for name, x in memory.items()}
-        run(f, wanted)
+        expected = {name: x.copy() for name, x in memory.items()}
+        run(f, expected)
         library[f.name](*memory.values())
         for name, x in memory.items():
-            np.testing.assert_array_equal(x, wanted[name], err_msg=f"{f.name}: {name}")
+            np.testing.assert_array_equal(x, expected[name], err_msg=f"{f.name}: {name}")

@@ -212,14 +212,19 @@ def test_expression(case: Case, library: Library) -> None:
     with np.errstate(all="ignore"):
         want = case.numpy(*xs)
     for width in (1, 8):
-        got = np.zeros(N, case.out)
-        library[f"{case.name}_x{width}"](*xs, got)
-        bad = ~((got == want) | ((got != got) & (want != want)))
-        where = np.flatnonzero(bad)[:5]
-        assert not bad.any(), (width, [x[where] for x in xs], got[where], want[where])
+        output = np.zeros(N, case.out)
+        library[f"{case.name}_x{width}"](*xs, output)
+        bad = ~((output == want) | ((output != output) & (want != want)))
+        bad_places = np.flatnonzero(bad)[:5]
+        assert not bad.any(), (
+            width,
+            [x[bad_places] for x in xs],
+            output[bad_places],
+            want[bad_places],
+        )
         if case.out in FLOATS and not case.name.startswith("floor"):
-            zero = (got == 0) & (want == 0)
-            np.testing.assert_array_equal(np.signbit(got[zero]), np.signbit(want[zero]))
+            zero = (output == 0) & (want == 0)
+            np.testing.assert_array_equal(np.signbit(output[zero]), np.signbit(want[zero]))
 
 
 # -- vectors and statements ------------------------------------------------------------
@@ -256,17 +261,17 @@ def test_vector_reduce_has_one_order(level: str) -> None:
     library = compiled([_reduce_kernel(*row) for row in table], FORMS[level])
     for op, dtype, lanes in table:
         x = numbers(dtype, 3)[100 : 100 + 32 * lanes].reshape(32, lanes)
-        got = np.zeros(32, dtype)
-        library[f"reduce_{op}_{dtype}_{lanes}"](x, got)
+        output = np.zeros(32, dtype)
+        library[f"reduce_{op}_{dtype}_{lanes}"](x, output)
         with np.errstate(all="ignore"):
-            np.testing.assert_array_equal(got, _tree(x, REDUCES[op]).astype(dtype))
+            np.testing.assert_array_equal(output, _tree(x, REDUCES[op]).astype(dtype))
 
 
 def _strided_kernel(dtype: str, lanes: int, stride: int):  # noqa: ANN202
     def body(x, out):  # noqa: ANN001, ANN202
         i = Var("i")
-        at = Ramp(i + 1, IntImm(stride), lanes)
-        row = Store(out, (i, Ramp(IntImm(0), IntImm(1), lanes)), Load(x, (at,)))
+        index = Ramp(i + 1, IntImm(stride), lanes)
+        row = Store(out, (i, Ramp(IntImm(0), IntImm(1), lanes)), Load(x, (index,)))
         return For(i, IntImm(0), IntImm(3), "serial", row)
 
     count = (lanes - 1) * stride + 4  # not one element behind the last that is asked for
@@ -281,10 +286,10 @@ def test_lanes_some_elements_apart(level: str) -> None:
     library = compiled([_strided_kernel(*row) for row in table], FORMS[level])
     for dtype, lanes, stride in table:
         x = numbers(dtype, 5)[200 : 200 + (lanes - 1) * stride + 4]
-        got = np.zeros((3, lanes), dtype)
-        library[f"strided_{dtype}_{lanes}_{stride}"](x, got)
+        output = np.zeros((3, lanes), dtype)
+        library[f"strided_{dtype}_{lanes}_{stride}"](x, output)
         want = [x[i + 1 : i + 2 + (lanes - 1) * stride : stride] for i in range(3)]
-        np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(output, want)
 
 
 def _statements() -> list:
@@ -301,15 +306,15 @@ def _statements() -> list:
 
     def strided(x, out):  # noqa: ANN001, ANN202
         """Lanes two rows apart are read, lanes three elements apart are written."""
-        at = Ramp(IntImm(1), IntImm(2), 4)
-        return Store(out, (Ramp(IntImm(0), IntImm(3), 4),), Load(x, (at, IntImm(2))))
+        index = Ramp(IntImm(1), IntImm(2), 4)
+        return Store(out, (Ramp(IntImm(0), IntImm(3), 4),), Load(x, (index, IntImm(2))))
 
-    def gather(x, at, out):  # noqa: ANN001, ANN202
-        index = cast(Load(at, (Ramp(IntImm(0), IntImm(1), 8),)), "int64")
+    def gather(x, indices, out):  # noqa: ANN001, ANN202
+        index = cast(Load(indices, (Ramp(IntImm(0), IntImm(1), 8),)), "int64")
         return Store(out, (Ramp(IntImm(0), IntImm(1), 8),), Load(x, (index,)))
 
-    def scatter(x, at, out):  # noqa: ANN001, ANN202
-        index = cast(Load(at, (Ramp(IntImm(0), IntImm(1), 8),)), "int64")
+    def scatter(x, indices, out):  # noqa: ANN001, ANN202
+        index = cast(Load(indices, (Ramp(IntImm(0), IntImm(1), 8),)), "int64")
         return Store(out, (index,), Load(x, (Ramp(IntImm(0), IntImm(1), 8),)))
 
     def branches(x, out):  # noqa: ANN001, ANN202
@@ -357,10 +362,13 @@ def test_statements_and_memory(level: str) -> None:
     rows, out = np.arange(27, dtype=np.float32).reshape(9, 3), np.zeros(10, np.float32)
     m["strided"](rows, out)
     assert out[::3].tolist() == rows[1::2, 2].tolist() and out.sum() == rows[1::2, 2].sum()
-    many, at = np.random.default_rng(0).random(50).astype(np.float32), [3, 49, 0, 3, 7, 8, 31, 2]
+    many, indices = (
+        np.random.default_rng(0).random(50).astype(np.float32),
+        [3, 49, 0, 3, 7, 8, 31, 2],
+    )
     out = np.zeros(8, np.float32)
-    m["gather"](many, np.array(at, np.int32), out)
-    assert out.tolist() == many[at].tolist()
+    m["gather"](many, np.array(indices, np.int32), out)
+    assert out.tolist() == many[indices].tolist()
     places, out = np.array([3, 49, 0, 4, 7, 8, 31, 2], np.int32), np.zeros(50, np.float32)
     m["scatter"](x + 1, places, out)
     assert out[places].tolist() == (x + 1).tolist() and np.count_nonzero(out) == 8

@@ -125,8 +125,8 @@ def test_limits_and_names() -> None:
     with pytest.raises(UnsupportedError, match="4097 parameters, the limit is 4096"):
         text(changed(inputs=wide, symbols={}, outputs=(), calls=()))
     for count, defined in ((256, ()), (257, ("#define KILN_MAX_PARAMS 512",))):
-        made = text(changed(inputs=wide[:count], symbols={}, outputs=(), calls=()))
-        assert runtime_defines({"entry.c": made}) == defined
+        entry_text = text(changed(inputs=wide[:count], symbols={}, outputs=(), calls=()))
+        assert runtime_defines({"entry.c": entry_text}) == defined
     with pytest.raises(UnsupportedError, match="element type complex64"):
         text(changed(inputs=(tensor("x", "complex64", ("s_n",)),)))
     with pytest.raises(UserError, match="two entries of the library would be called 'lib_f'"):

@@ -66,10 +66,10 @@ def test_shifts_by_the_width_and_more(op: str) -> None:
     ],
 )
 def test_floats_are_those_of_32_bits(e: Expr, want: float) -> None:
-    made = folded(e)
-    assert isinstance(made, FloatImm)
-    assert made.dtype == FLOAT32
-    np.testing.assert_equal(made.value, want)
+    literal = folded(e)
+    assert isinstance(literal, FloatImm)
+    assert literal.dtype == FLOAT32
+    np.testing.assert_equal(literal.value, want)
 
 
 def test_what_is_converted_and_what_is_nested() -> None:

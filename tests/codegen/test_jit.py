@@ -37,8 +37,8 @@ def compiled() -> tk.Executable:
 
 def right(lib: object) -> bool:
     x = RNG.standard_normal((5, 64)).astype(np.float32)
-    found = tk.runtime.Executor(lib, tk.cpu())["main"](x).numpy()  # type: ignore[arg-type]
-    return np.allclose(found, np.tanh(x.astype(np.float64) @ W), rtol=1e-4, atol=1e-5)
+    result = tk.runtime.Executor(lib, tk.cpu())["main"](x).numpy()  # type: ignore[arg-type]
+    return np.allclose(result, np.tanh(x.astype(np.float64) @ W), rtol=1e-4, atol=1e-5)
 
 
 def test_it_runs_without_a_linker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,8 +88,8 @@ executor["main"](x)
 print(len(os.listdir("/proc/self/task")) - before)
 assert os.waitstatus_to_exitcode(os.waitpid(os.fork() or os._exit(0), 0)[1]) == 0
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "2\n4\n2\n"), done.stderr
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (process.returncode, process.stdout) == (0, "2\n4\n2\n"), process.stderr
 
 
 def test_saved_and_loaded_through_bitcode(tmp_path: Path) -> None:

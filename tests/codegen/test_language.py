@@ -248,9 +248,9 @@ def checked(X: T.Buffer((64,), "int64"), Y: T.Buffer((64,), "int64")):
         assert X[i] != 13
         Y[i] = X[i] + 1
 """
-    found = from_source(text)["checked"]
-    assert isinstance(found, PrimFunc)
-    return found
+    function = from_source(text)["checked"]
+    assert isinstance(function, PrimFunc)
+    return function
 
 
 @pytest.mark.parametrize("kind", ["serial", "parallel"])
@@ -259,9 +259,9 @@ def test_assertions_fail_the_call(kind: str) -> None:
     x, y = np.arange(100, 164), np.zeros(64, "int64")
     run(x, y)
     assert np.array_equal(y, x + 1)
-    for at in (5, 63):
+    for bad_position in (5, 63):
         bad = x.copy()
-        bad[at] = 13
+        bad[bad_position] = 13
         with pytest.raises(AssertionError, match=r"checked: assertion failed: X\[i\] != 13"):
             run(bad, y)
     bad = x.copy()
@@ -336,14 +336,14 @@ def test_what_a_cpu_does_not_run_is_refused_all_at_once() -> None:
     assert isinstance(grid, PrimFunc)
     with pytest.raises(UnsupportedError) as info:
         tk.compile(IRModule((grid,)))
-    found = {(i.node, i.message): i.hint for i in info.value.issues}
-    assert "T.parallel" in found["grid", "loop b is bound to blockIdx.x"]
+    hints = {(i.node, i.message): i.hint for i in info.value.issues}
+    assert "T.parallel" in hints["grid", "loop b is bound to blockIdx.x"]
     assert (
-        'scope="local"' in found["grid", "buffer tile is shared by the threads of a device's block"]
+        'scope="local"' in hints["grid", "buffer tile is shared by the threads of a device's block"]
     )
-    assert "leave it out" in found["grid", "T.sync waits for the threads of a device's block"]
-    assert "T.match_buffer" in found["grid", "parameter Y has strides of its own"]
-    assert "T.Cast" in found["grid", "C function half_exp takes or returns 16-bit floats"]
+    assert "leave it out" in hints["grid", "T.sync waits for the threads of a device's block"]
+    assert "T.match_buffer" in hints["grid", "parameter Y has strides of its own"]
+    assert "T.Cast" in hints["grid", "C function half_exp takes or returns 16-bit floats"]
 
 
 def test_hints_and_attributes_change_nothing() -> None:
@@ -377,9 +377,9 @@ TAKEN = {
 
 @pytest.mark.parametrize("name", [n for names in TAKEN.values() for n in names])
 def test_names_that_are_taken_are_refused(name: str) -> None:
-    what = next(w for w, names in TAKEN.items() if name in names)
+    owner = next(w for w, names in TAKEN.items() if name in names)
     assert isinstance(plain, PrimFunc)
-    with pytest.raises(UnsupportedError, match=f"{name!r} is {what}") as info:
+    with pytest.raises(UnsupportedError, match=f"{name!r} is {owner}") as info:
         tk.compile(IRModule((replace(plain, name="net"), replace(plain, name=name))), "native")
     (issue,) = info.value.issues
     assert issue.node == name and issue.hint.isidentifier()

@@ -35,5 +35,5 @@ def test_shufflenet(level: str) -> None:
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
     (want,) = session.run(None, inputs)
-    got = np.asarray(load(executable)["main"](*inputs.values()))
-    assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
+    output = np.asarray(load(executable)["main"](*inputs.values()))
+    assert np.abs(output - want).max() <= 1e-4 * np.abs(want).max()

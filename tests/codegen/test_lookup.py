@@ -24,14 +24,14 @@ N = 256
 def kernel(dtype: str, lanes: int, size: int = 256, places: str = "uint8") -> PrimFunc:
     """out[i] = table[places[i]] for 256 places, `lanes` at a time."""
     table = buffer("table", (size,), dtype, align=1)
-    at, out = buffer("at", (N,), places, align=1), buffer("out", (N,), dtype, align=1)
+    indices, out = buffer("at", (N,), places, align=1), buffer("out", (N,), dtype, align=1)
     i, lane = Var("i"), Var("l")
     place = i * lanes + lane if lanes > 1 else i
-    index: Expr = cast(Load(at, (place,)), "int64")
+    index: Expr = cast(Load(indices, (place,)), "int64")
     body = Store(out, (place,), Load(table, (index,)))
     inner = For(lane, IntImm(0), IntImm(lanes), "vectorized", body) if lanes > 1 else body
     loop = For(i, IntImm(0), IntImm(N // lanes), "serial", inner)
-    return PrimFunc(f"{dtype}_{lanes}_{size}_{places}", (table, at, out), loop, public=True)
+    return PrimFunc(f"{dtype}_{lanes}_{size}_{places}", (table, indices, out), loop, public=True)
 
 
 KERNELS = (
@@ -44,17 +44,17 @@ KERNELS = (
 @pytest.mark.parametrize("level", EVERY_LEVEL)
 def test_each_byte_is_that_of_its_place(level: str) -> None:
     target = TARGETS[level]
-    made = tk.compile(IRModule(KERNELS, "kernels"), target, relax_pipeline=None)
-    run = Executor(made.jit()) if target.arch == "x86_64" else load(made)
+    executable = tk.compile(IRModule(KERNELS, "kernels"), target, relax_pipeline=None)
+    run = Executor(executable.jit()) if target.arch == "x86_64" else load(executable)
     rng = np.random.default_rng(4)
     for k in KERNELS:
-        table, at, out = (
+        table, indices, out = (
             rng.integers(0, 256, p.shape[0].value).astype(p.dtype.name)  # type: ignore[union-attr]
             for p in k.params  # type: ignore[union-attr]
         )
-        at[:] = rng.permutation(N)
-        run[k.name](table, at, out)
-        np.testing.assert_array_equal(out, table[at.astype(int)], err_msg=k.name)
+        indices[:] = rng.permutation(N)
+        run[k.name](table, indices, out)
+        np.testing.assert_array_equal(out, table[indices.astype(int)], err_msg=k.name)
 
 
 def test_a_processor_that_permutes_bytes_does_so(tmp_path: Path) -> None:

@@ -77,8 +77,8 @@ def c_caller(path: Path, header: str, programs: list[Program]) -> Caller:
     source.write_text(driver_text(programs))
     command = ["gcc", "-std=c99", "-shared", "-fPIC", "-O1", "-Wall", "-Werror=implicit"]
     command += [str(source), "-o", str(driver), str(path), f"-Wl,-rpath,{path.parent}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stderr
     library = ctypes.CDLL(str(driver))
     library.said.restype = ctypes.c_char_p
 
@@ -102,11 +102,11 @@ def driver_text(programs: list[Program]) -> str:
     ]
     for k, p in enumerate(programs):
         args = ["n"] if any(symbolic(b) for b in p.f.buffers) else []
-        at = 0
+        data_index = 0
         for x in p.f.params:
             if isinstance(x, Buffer):
-                args.append(f"d[{at}]")
-                at += 1
+                args.append(f"d[{data_index}]")
+                data_index += 1
             else:
                 args.append(c_number(p.inputs[x.name]))
         lines.append(f"    case {k}: return model_{p.f.name}({', '.join(args)});")
@@ -131,37 +131,37 @@ def symbol(p: Program) -> int:
     return 0
 
 
-def placed(x: np.ndarray, how: str) -> np.ndarray:
+def placed(x: np.ndarray, memory: str) -> np.ndarray:
     """A copy at a multiple of 64 bytes, one byte behind it, or with gaps."""
-    shape = tuple(2 * n for n in x.shape) if how == "strided" else x.shape
+    shape = tuple(2 * n for n in x.shape) if memory == "strided" else x.shape
     count = int(np.prod(shape, dtype=int)) * x.itemsize
     raw = np.zeros(count + 129, "uint8")
-    start = -raw.ctypes.data % 64 + (how == "misaligned")
+    start = -raw.ctypes.data % 64 + (memory == "misaligned")
     out = raw[start : start + count].view(x.dtype).reshape(shape)
-    if how == "strided":
+    if memory == "strided":
         out = out[(*(slice(None, None, 2) for _ in shape), ...)]
     out[...] = x
     return out
 
 
-def same(got: np.ndarray, want: np.ndarray) -> bool:
+def same(output: np.ndarray, want: np.ndarray) -> bool:
     """Bit for bit, but for which NaN it is."""
     if want.dtype.name not in FLOATS:
-        return np.array_equal(got, want)
+        return np.array_equal(output, want)
     unknown = np.isnan(want)
-    if not np.array_equal(np.isnan(got), unknown):
+    if not np.array_equal(np.isnan(output), unknown):
         return False
     bits = f"uint{8 * want.itemsize}"
-    a, b = np.ascontiguousarray(got).view(bits), np.ascontiguousarray(want).view(bits)
+    a, b = np.ascontiguousarray(output).view(bits), np.ascontiguousarray(want).view(bits)
     return bool(np.all((a == b) | unknown.reshape(a.shape)))
 
 
-def compare(k: int, p: Program, caller: str, call: Caller, how: str) -> str | None:
+def compare(k: int, p: Program, caller: str, call: Caller, memory: str) -> str | None:
     """What is wrong; None where nothing is."""
     arguments: Arguments = []
     for x in p.f.params:
         value = p.inputs[x.name]
-        arguments.append(placed(value, how) if isinstance(value, np.ndarray) else value)
+        arguments.append(placed(value, memory) if isinstance(value, np.ndarray) else value)
     try:
         call(k, p, arguments)
         if p.failed is not None:
@@ -170,10 +170,10 @@ def compare(k: int, p: Program, caller: str, call: Caller, how: str) -> str | No
         if p.failed is None:
             return f"refused: {e}"
         return None if "message " in str(e) else f"refused for something else: {e}"
-    for x, got in zip(p.f.params, arguments, strict=True):
+    for x, output in zip(p.f.params, arguments, strict=True):
         want = p.results[x.name]
-        if isinstance(want, np.ndarray) and not same(got, want):
-            return f"{x.name}:\n{got}\nis not\n{want}"
+        if isinstance(want, np.ndarray) and not same(output, want):
+            return f"{x.name}:\n{output}\nis not\n{want}"
     return None
 
 
@@ -203,17 +203,19 @@ def run_batch(seed: str, count: int, kind: str, folder: Path, tally: Counter[str
     wrong = []
     for name, call in callers_of(kind, executable, programs, folder):
         for k, p in enumerate(programs):
-            how = MEMORY[(k + len(name)) % (2 if name == "c" else 3)]
+            memory = MEMORY[(k + len(name)) % (2 if name == "c" else 3)]
             if name == "ffi" and any(b.dtype.name == "bfloat16" for b in p.f.buffers):
                 continue  # NumPy does not export it
-            said = compare(k, p, name, call, how)
-            tally[f"{name} {how}"] += 1
-            if said is not None:
+            difference = compare(k, p, name, call, memory)
+            tally[f"{name} {memory}"] += 1
+            if difference is not None:
                 text = IRModule((*p.helpers, p.f), "model").script()
                 inputs = {
                     n: v.tolist() if isinstance(v, np.ndarray) else v for n, v in p.inputs.items()
                 }
-                wrong.append(f"seed {seed} {k}, {kind}, {name}, {how}\n{text}\n{inputs}\n{said}")
+                wrong.append(
+                    f"seed {seed} {k}, {kind}, {name}, {memory}\n{text}\n{inputs}\n{difference}"
+                )
     shutil.rmtree(folder)
     tally["programs"] += count
     tally["failing"] += sum(p.failed is not None for p in programs)

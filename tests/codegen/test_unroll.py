@@ -69,14 +69,16 @@ def test_unroll_nested_and_empty() -> None:
 
 
 def test_unroll_leaves_one_branch_of_conditions_that_become_known() -> None:
-    one, other = Store(Y, (ZERO, R), X[R, 0]), Store(Y, (R, ZERO), X[0, R])
+    first_store, second_store = Store(Y, (ZERO, R), X[R, 0]), Store(Y, (R, ZERO), X[0, R])
     result = unroll_function(
-        program(For(R, ZERO, IntImm(2), "unrolled", If(binary("eq", R, 0), one, other)))
+        program(
+            For(R, ZERO, IntImm(2), "unrolled", If(binary("eq", R, 0), first_store, second_store))
+        )
     )
     want = seq(Store(Y, (ZERO, ZERO), X[0, 0]), Store(Y, (IntImm(1), ZERO), X[0, 1]))
     assert difference(result, program(want)) is None
     result = unroll_function(
-        program(For(R, ZERO, IntImm(2), "unrolled", If(binary("eq", R, 1), one)))
+        program(For(R, ZERO, IntImm(2), "unrolled", If(binary("eq", R, 1), first_store)))
     )
     assert difference(result, program(Store(Y, (ZERO, IntImm(1)), X[1, 0]))) is None
 

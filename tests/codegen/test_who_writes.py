@@ -86,16 +86,16 @@ def library() -> Any:
     return tk.compile(from_source(HEAD + "".join(map(text, WAYS)))).jit()
 
 
-def given(name: str, how: str) -> list[np.ndarray]:
+def given(name: str, memory_kind: str) -> list[np.ndarray]:
     x = np.arange(1, N + 1, dtype="float32")
-    more = [np.zeros(1, d) for _, d in EXTRA.get(name, ())]
-    return [placed(a, how) for a in (x, *more, np.full(N, -1, "float32"))]
+    extra_arrays = [np.zeros(1, d) for _, d in EXTRA.get(name, ())]
+    return [placed(a, memory_kind) for a in (x, *extra_arrays, np.full(N, -1, "float32"))]
 
 
-@pytest.mark.parametrize("how", ["aligned", "misaligned", "strided"])
+@pytest.mark.parametrize("memory_kind", ["aligned", "misaligned", "strided"])
 @pytest.mark.parametrize("name", WAYS)
-def test_what_is_written_arrives(library: Any, name: str, how: str) -> None:
-    arrays = given(name, how)
+def test_what_is_written_arrives(library: Any, name: str, memory_kind: str) -> None:
+    arrays = given(name, memory_kind)
     x = arrays[0].copy()
     want = WAYS[name][1](x)
     library[name](*arrays)
@@ -105,11 +105,11 @@ def test_what_is_written_arrives(library: Any, name: str, how: str) -> None:
         assert arrays[1].tolist() == [np.frexp(x[1])[1]]
 
 
-@pytest.mark.parametrize("how", ["aligned", "misaligned", "strided"])
+@pytest.mark.parametrize("memory_kind", ["aligned", "misaligned", "strided"])
 @pytest.mark.parametrize("name", WAYS)
-def test_what_is_read_only_stays(library: Any, name: str, how: str) -> None:
+def test_what_is_read_only_stays(library: Any, name: str, memory_kind: str) -> None:
     for k in range(1, 2 + len(EXTRA.get(name, ()))):
-        arrays = given(name, how)
+        arrays = given(name, memory_kind)
         arrays[k].flags.writeable = False
         before = [a.copy() for a in arrays]
         with pytest.raises(UserError, match="is read-only and cannot be filled"):
@@ -127,13 +127,13 @@ def test_roles(library: Any, name: str) -> None:
     roles = [p.role for p in library[name].info.inputs]
     first = "out" if name in MAYBE else "in"
     assert roles == [first, *("out" for _ in EXTRA.get(name, ())), "out"]
-    x, *others = given(name, "aligned")
+    x, *further_arrays = given(name, "aligned")
     x.flags.writeable = False
     if first == "in":
-        library[name](x, *others)
+        library[name](x, *further_arrays)
     else:
         with pytest.raises(UserError, match="argument 'X' is read-only"):
-            library[name](x, *others)
+            library[name](x, *further_arrays)
 
 
 def test_outputs_says_what_a_c_function_only_reads() -> None:

@@ -36,24 +36,24 @@ def program(name: str, written: str, read: str, dtype: str = "float32") -> PrimF
     """y = x through registers, written by the pieces of one way and read by those of another."""
     x, y = buffer("x", (SIZE,), dtype), buffer("y", (SIZE,), dtype)
     r = buffer("r", (2, SIZE), dtype, "register")
-    one = IntImm(1)
+    unit_index = IntImm(1)
 
-    def copied(to: Buffer, source: Buffer, way: str) -> list[Stmt]:
-        made: list[Stmt] = []
-        for first, lanes in WAYS[way]:
-            at = _index(first, lanes)
-            indices = [(one, at) if b is r else (at,) for b in (to, source)]
-            made.append(Store(to, indices[0], Load(source, indices[1])))
-        return made
+    def copied(to: Buffer, source: Buffer, way_name: str) -> list[Stmt]:
+        stores: list[Stmt] = []
+        for first, lanes in WAYS[way_name]:
+            index = _index(first, lanes)
+            indices = [(unit_index, index) if b is r else (index,) for b in (to, source)]
+            stores.append(Store(to, indices[0], Load(source, indices[1])))
+        return stores
 
     body = Alloc(r, seq(*copied(r, x, written), *copied(y, r, read)))
     return PrimFunc(name, (x, y), body, public=True)
 
 
 def test_the_same_pieces_stay_in_registers() -> None:
-    for way in WAYS:
-        f = unroll_function(program("f", way, way))
-        assert whole_registers(f) is f, way
+    for way_name in WAYS:
+        f = unroll_function(program("f", way_name, way_name))
+        assert whole_registers(f) is f, way_name
 
 
 @pytest.mark.parametrize(("written", "read"), [p for p in PAIRS if p[0] != p[1]])

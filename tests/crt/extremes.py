@@ -80,16 +80,18 @@ def module() -> IRModule:
     """Functions of every kind, and every operator that looks into tensors of any shape."""
     three = AnyTensorType(3)
     x = F("branch", x=BOOL)
-    then = F("then")
-    branch = x.outer(x.let("y", BOOL, If(x["x"], then.body(x["x"]), then.body(x["x"]))))
-    same, number = F("same", x=OBJECT), F("number", x=PrimType(I64))
+    then_function = F("then")
+    branch = x.outer(
+        x.let("y", BOOL, If(x["x"], then_function.body(x["x"]), then_function.body(x["x"])))
+    )
+    same_function, number = F("same", x=OBJECT), F("number", x=PrimType(I64))
     sizes, give = F("sizes", x=ShapeType(2)), F("give")
     index = AnyTensorType(1, I64)
     functions = from_source(PROGRAMS).functions
     return IRModule(
         (
             *(functions.values() if isinstance(functions, dict) else functions),
-            same.outer(same["x"]),
+            same_function.outer(same_function["x"]),
             number.outer(number["x"]),
             sizes.outer(sizes["x"]),
             give.outer(GlobalRef("unique")),
@@ -190,10 +192,10 @@ _kept = collections.deque[Any](maxlen=64)  # what C may still look at
 
 def describe(shape: Sequence[int], dtype: str, ndim: int | None = None) -> DLTensor:
     """A tensor of that shape over a few bytes: stride 0 where an extent is large."""
-    made = DLTensor()
-    made.data, made.device_type = ctypes.addressof(_memory), 1
-    made.ndim = len(shape) if ndim is None else ndim
-    made.code, made.bits, made.lanes = TYPES[dtype]
+    tensor = DLTensor()
+    tensor.data, tensor.device_type = ctypes.addressof(_memory), 1
+    tensor.ndim = len(shape) if ndim is None else ndim
+    tensor.code, tensor.bits, tensor.lanes = TYPES[dtype]
     sizes = ctypes.c_int64 * max(1, len(shape))
     small = abs(math.prod(shape)) * 64 <= MEMORY
     steps, step = list[int](), 1
@@ -201,9 +203,9 @@ def describe(shape: Sequence[int], dtype: str, ndim: int | None = None) -> DLTen
         steps.insert(0, step if small else 0)
         step *= size if small else 1
     rows = sizes(*shape), sizes(*steps)
-    made.shape, made.strides = rows
-    _kept.append((rows, made))
-    return made
+    tensor.shape, tensor.strides = rows
+    _kept.append((rows, tensor))
+    return tensor
 
 
 EXTENTS = (0, 1, 2, 1 << 31, 1 << 60)
@@ -219,8 +221,8 @@ def shapes() -> Iterator[tuple[tuple[int, ...], int | None]]:
         for shape in itertools.product(EXTENTS, repeat=rank):
             yield shape, None
     for rank in (4, 15, 16, 17, 63, 64):
-        for extent, at in itertools.product((*EXTENTS, -1, -(1 << 63)), (0, rank - 1)):
-            yield (1,) * at + (extent,) + (1,) * (rank - 1 - at), None
+        for extent, axis in itertools.product((*EXTENTS, -1, -(1 << 63)), (0, rank - 1)):
+            yield (1,) * axis + (extent,) + (1,) * (rank - 1 - axis), None
         for extent in EXTENTS[3:]:
             yield (extent,) * rank, None
             yield (*((extent,) * (rank - 1)), 0), None
@@ -275,39 +277,44 @@ class Calls:
         return str(code)
 
     def into(self, result: Value, code: int) -> str:
-        said = self.code(code)
+        sentence = self.code(code)
         self.dll.kiln_release(ctypes.byref(result))
-        return said
+        return sentence
 
     def values(self, t: DLTensor, count: int, kind: int = TENSOR) -> Any:
-        made = (Value * max(1, count))()
+        value_array = (Value * max(1, count))()
         if kind == TENSOR_OBJECT:
             foreign = Object(1 | 1 << 32, TENSOR_OBJECT, 0, None, t)
             _kept.append(foreign)
-        for value in made:
+        for value in value_array:
             value.kind = kind
-            at = ctypes.addressof(t if kind == TENSOR else foreign)
-            value.payload.pointer = at
-        return made
+            address = ctypes.addressof(t if kind == TENSOR else foreign)
+            value.payload.pointer = address
+        return value_array
 
     def of_values(self, t: DLTensor) -> Iterator[tuple[str, Callable[[], str]]]:
         """Those that make values, of no function."""
-        made = Value()
+        value = Value()
         dtype = t.code | t.bits << 8 | t.lanes << 16
-        dll, out = self.dll, ctypes.byref(made)
+        dll, out = self.dll, ctypes.byref(value)
         managed = Managed(t, None, None)
         _kept.append(managed)
         values = self.values(t, 1)
         objects = self.values(t, 1, TENSOR_OBJECT)
         make, take, pack = dll.kiln_make_tensor, dll.kiln_take_dlpack, dll.kiln_make_tuple
-        yield "make_tensor", lambda: self.into(made, make(t.shape, t.ndim, dtype, out))
-        yield "take_dlpack", lambda: self.into(made, take(ctypes.byref(managed), out))
-        for what, given in (("", values), (" of an object", objects)):
-            yield f"make_tuple{what}", lambda given=given: self.into(made, pack(given, 1, out))  # type: ignore[misc]
+        yield "make_tensor", lambda: self.into(value, make(t.shape, t.ndim, dtype, out))
+        yield "take_dlpack", lambda: self.into(value, take(ctypes.byref(managed), out))
+        for suffix, argument_values in (("", values), (" of an object", objects)):
             yield (
-                f"call_value{what}",
-                lambda given=given: self.into(  # type: ignore[misc]
-                    made, dll.kiln_call_value(ctypes.byref(self.unique), given, 1, out)
+                f"make_tuple{suffix}",
+                lambda argument_values=argument_values: self.into(
+                    value, pack(argument_values, 1, out)
+                ),
+            )  # type: ignore[misc]
+            yield (
+                f"call_value{suffix}",
+                lambda argument_values=argument_values: self.into(  # type: ignore[misc]
+                    value, dll.kiln_call_value(ctypes.byref(self.unique), argument_values, 1, out)
                 ),
             )
 
@@ -330,17 +337,22 @@ class Calls:
                     dll.kiln_output_shape(index, pointers, inputs, 0, room, ctypes.byref(ndim))
                 ),
             )
-        for what, given in (("", values), (" of objects", objects)):
+        for suffix, argument_values in (("", values), (" of objects", objects)):
             yield (
-                f"invoke{what}",
-                lambda given=given: self.into(  # type: ignore[misc]
-                    result, invoke(self.executor, index, given, inputs, out)
+                f"invoke{suffix}",
+                lambda argument_values=argument_values: self.into(  # type: ignore[misc]
+                    result, invoke(self.executor, index, argument_values, inputs, out)
                 ),
             )
-            yield f"ffi{what}", lambda given=given: self.ffi(name, given, count, result)  # type: ignore[misc]
-        said = ctypes.create_string_buffer(1024)
-        for how in range(3 if self.kinds[name] == "outer" else 0, 5):
-            yield f"host {how}", lambda how=how: self.of_host(name, t, how, said)  # type: ignore[misc]
+            yield (
+                f"ffi{suffix}",
+                lambda argument_values=argument_values: self.ffi(
+                    name, argument_values, count, result
+                ),
+            )  # type: ignore[misc]
+        sentence = ctypes.create_string_buffer(1024)
+        for mode in range(3 if self.kinds[name] == "outer" else 0, 5):
+            yield f"host {mode}", lambda mode=mode: self.of_host(name, t, mode, sentence)  # type: ignore[misc]
         yield "python", lambda: self.python(name, [Exports(t)] * inputs)
         if self.outputs[name] == 1:
             yield "python, out=", lambda: self.python(name, [Exports(t)] * inputs, out=Exports(t))
@@ -353,13 +365,13 @@ class Calls:
             self.dll.kiln_release(ctypes.byref(result))
         return str(code)
 
-    def of_host(self, name: str, t: DLTensor, how: int, said: Any) -> str:
+    def of_host(self, name: str, t: DLTensor, mode: int, sentence: Any) -> str:
         path, count = os.fspath(self.path).encode(), ctypes.c_int()
         code = self.host.host_calls(
-            path, name.encode(), ctypes.byref(t), how, said, ctypes.byref(count)
+            path, name.encode(), ctypes.byref(t), mode, sentence, ctypes.byref(count)
         )
-        assert 0 <= code < 20, (code, said.value)
-        assert code == 0 or said.value, "no sentence"
+        assert 0 <= code < 20, (code, sentence.value)
+        assert code == 0 or sentence.value, "no sentence"
         return str(code)
 
     def python(self, name: str, inputs: Sequence[Any], **options: Any) -> str:
@@ -373,11 +385,11 @@ class Calls:
 
 def arrays() -> Iterator[Any]:
     """What NumPy has itself: none is copied to be made."""
-    one = np.zeros(16, np.float32)
+    base = np.zeros(16, np.float32)
     for shape, claimed in shapes():
         if claimed is None and min(shape, default=0) >= 0:
             try:
-                yield np.lib.stride_tricks.as_strided(one, shape, (0,) * len(shape))
+                yield np.lib.stride_tricks.as_strided(base, shape, (0,) * len(shape))
             except ValueError:  # more than NumPy has
                 continue
 
@@ -385,7 +397,7 @@ def arrays() -> Iterator[Any]:
 def main(library: str, host: str) -> None:
     """All calls; how often which answer came."""
     calls, answers = Calls(Path(library), Path(host)), collections.Counter[tuple[str, str]]()
-    taken = (
+    used_bytes = (
         next(
             int(row.split()[1])
             for row in Path("/proc/self/status").read_text().splitlines()
@@ -393,23 +405,25 @@ def main(library: str, host: str) -> None:
         )
         << 10
     )
-    resource.setrlimit(resource.RLIMIT_DATA, (taken + ROOM, taken + ROOM))
+    resource.setrlimit(resource.RLIMIT_DATA, (used_bytes + ROOM, used_bytes + ROOM))
     last = os.open("LAST", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 
-    def do(where: str, what: str, call: Callable[[], str]) -> None:
-        os.pwrite(last, f"{where}: {what}".ljust(500).encode(), 0)
+    def do(place: str, call_name: str, call: Callable[[], str]) -> None:
+        os.pwrite(last, f"{place}: {call_name}".ljust(500).encode(), 0)
         try:
-            answers[what, call()] += 1
+            answers[call_name, call()] += 1
         except Exception as error:
-            raise AssertionError(f"{where}: {what}: {type(error).__name__}: {error}") from error
+            raise AssertionError(
+                f"{place}: {call_name}: {type(error).__name__}: {error}"
+            ) from error
 
     for shape, claimed in shapes():
         odd = len(shape) in (0, 1, 2, 3, 17) and claimed is None
         for dtype in TYPES if odd else ("float32",):
             t = describe(shape, dtype, claimed)
-            where = f"{dtype} {list(shape)} of rank {t.ndim}"
-            for what, call in calls.of_values(t):
-                do(where, what, call)
+            place = f"{dtype} {list(shape)} of rank {t.ndim}"
+            for call_name, call in calls.of_values(t):
+                do(place, call_name, call)
             for name in (
                 calls.counts
                 if dtype == "float32"
@@ -425,8 +439,8 @@ def main(library: str, host: str) -> None:
                     "same",
                 )
             ):
-                for what, call in calls.of_function(name, t):
-                    do(f"{name} of {where}", what, call)
+                for call_name, call in calls.of_function(name, t):
+                    do(f"{name} of {place}", call_name, call)
     for array in arrays():
         for name, count in calls.counts.items():
             do(
@@ -437,8 +451,8 @@ def main(library: str, host: str) -> None:
     entries = {s.name for s in read_binary(calls.path).symbols(dynamic=True) if s.is_defined}
     assert {f"__tvm_ffi_{name}" for name in calls.counts} <= entries
     print(sum(answers.values()), "calls,", sum(answers[k] for k in answers if k[1] == "0"), "gave")
-    for (what, said), count in sorted(answers.items()):
-        print(f"{what}\t{said}\t{count}")
+    for (call_name, sentence), count in sorted(answers.items()):
+        print(f"{call_name}\t{sentence}\t{count}")
 
 
 if __name__ == "__main__":

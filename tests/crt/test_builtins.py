@@ -33,5 +33,5 @@ def test_operators_and_values(tmp_path: Path) -> None:
     program = tmp_path / "builtins"
     main = Path(__file__).with_name("builtins.c")
     build(require("gcc"), "-std=gnu99", *checked, "-I", CRT, main, *sources, "-o", program)
-    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    process = subprocess.run([str(program)], capture_output=True, text=True, timeout=300)
+    assert (process.returncode, process.stdout + process.stderr) == (0, "")

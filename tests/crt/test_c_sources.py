@@ -29,13 +29,13 @@ needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not i
 
 
 def _compile(command: list[str], source: Path, folder: Path) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, *STRICT, "-fPIC", "-I", str(CRT), "-c", str(source), "-o", str(folder / "x.o")],
         capture_output=True,
         text=True,
         env={**os.environ, "ZIG_LOCAL_CACHE_DIR": str(folder), "ZIG_GLOBAL_CACHE_DIR": str(folder)},
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 @needs_gcc
@@ -109,8 +109,8 @@ def test_a_c_program_of_forty_lines_runs_a_model(library: Path, tmp_path: Path) 
     (tmp_path / "in.f32").write_bytes(x.tobytes())
     command = [str(host), str(library), "mlp_fixed", "8", "4", "in.f32", "out.f32"]
     subprocess.run(command, check=True, cwd=tmp_path, env={})
-    got = np.frombuffer((tmp_path / "out.f32").read_bytes(), np.float32)
-    np.testing.assert_allclose(got, sample.expected(x)[0], rtol=1e-5, atol=1e-5)
+    output = np.frombuffer((tmp_path / "out.f32").read_bytes(), np.float32)
+    np.testing.assert_allclose(output, sample.expected(x)[0], rtol=1e-5, atol=1e-5)
 
 
 @needs_gcc
@@ -136,9 +136,9 @@ def test_a_program_links_the_library_with_its_header(library: Path, tmp_path: Pa
     )
     command = ["gcc", "-Wall", "-Werror", "host.c", str(library), "-o", "host"]
     subprocess.run(command, check=True, cwd=tmp_path)
-    done = subprocess.run([str(tmp_path / "host")], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.splitlines() == [
+    process = subprocess.run([str(tmp_path / "host")], capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout
+    assert process.stdout.splitlines() == [
         "5 7 9",
         "main: input 'x' has no data: its address is null",
     ]

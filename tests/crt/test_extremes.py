@@ -42,7 +42,7 @@ def test_every_entry(exe: Any, tmp_path: Path, flags: tuple[str, ...]) -> None:
     (tmp_path / "host.c").write_text(extremes.HOST)
     command = (gcc, "-std=c99", *WARN, *flags, "-O1", "-g", "-shared", "-fPIC")
     build(*command, "-I", CRT, "-I", HOSTS, tmp_path / "host.c", "-o", tmp_path / "host.so")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tests.crt.extremes", str(library), str(tmp_path / "host.so")],
         cwd=tmp_path,
         env=environment | {"PYTHONPATH": str(Path(__file__).parents[2])},
@@ -51,12 +51,14 @@ def test_every_entry(exe: Any, tmp_path: Path, flags: tuple[str, ...]) -> None:
         timeout=600,
     )
     last = (tmp_path / "LAST").read_text().strip() if (tmp_path / "LAST").exists() else "none"
-    assert done.returncode == 0, f"last call: {last}\n{done.stdout[-2000:]}{done.stderr[-6000:]}"
-    calls, gave = (int(word) for word in done.stdout.split()[:3:2])
-    assert calls > 50_000 and gave > 500, done.stdout[:200]
+    assert process.returncode == 0, (
+        f"last call: {last}\n{process.stdout[-2000:]}{process.stderr[-6000:]}"
+    )
+    calls, gave = (int(word) for word in process.stdout.split()[:3:2])
+    assert calls > 50_000 and gave > 500, process.stdout[:200]
 
 
 def _runtime(gcc: str, name: str) -> str:
     """A library of the compiler's."""
-    found = subprocess.run([gcc, f"-print-file-name={name}"], capture_output=True, text=True)
-    return found.stdout.strip()
+    process = subprocess.run([gcc, f"-print-file-name={name}"], capture_output=True, text=True)
+    return process.stdout.strip()

@@ -57,13 +57,13 @@ def strange(folder: Path, number: int, name: str) -> Path:
     (table,) = struct.unpack_from("<Q", data, 32)
     (count,) = struct.unpack_from("<H", data, 56)
     changed = 0
-    for at in range(table, table + 56 * count, 56):
-        if struct.unpack_from("<I", data, at)[0] == 4:  # PT_NOTE
+    for header_offset in range(table, table + 56 * count, 56):
+        if struct.unpack_from("<I", data, header_offset)[0] == 4:  # PT_NOTE
             changed += 1
             if address is not None:
-                struct.pack_into("<Q", data, at + 16, address)
+                struct.pack_into("<Q", data, header_offset + 16, address)
             if size is not None:
-                struct.pack_into("<Q", data, at + 40, size)
+                struct.pack_into("<Q", data, header_offset + 40, size)
     assert changed
     path.write_bytes(data)
     return path
@@ -75,10 +75,10 @@ def test_notes_of_others(tmp_path: Path) -> None:
     paths = [strange(tmp_path, i, name) for i, name in enumerate(NOTES)]
     for name, path in [*zip(NOTES, paths, strict=True), ("all", None)]:
         files = [str(p) for p in (paths if path is None else [path])]
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", RUN, str(library), *files],
             capture_output=True,
             text=True,
             timeout=60,
         )
-        assert done.returncode == 0, f"{name}: {done.returncode} {done.stderr[-2000:]}"
+        assert process.returncode == 0, f"{name}: {process.returncode} {process.stderr[-2000:]}"

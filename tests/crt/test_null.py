@@ -70,7 +70,7 @@ class Params(ctypes.Structure):
 def prototypes() -> dict[str, tuple[str, list[tuple[str, str]]]]:
     """name -> (type of the result, types and names of parameters), as kiln.h has them."""
     text = re.sub(r"/\*.*?\*/", "", (CRT / "kiln.h").read_text(), flags=re.S)
-    found = {}
+    functions = {}
     pattern = r"^([\w ]+?[ *]+)(kiln_\w+)\(((?:[^()]|\([^()]*\))*)\);"
     for result, name, inside in re.findall(pattern, text, flags=re.M):
         parts = re.findall(r"(?:[^,()]|\([^()]*\))+", inside.replace("\n", " "))
@@ -82,8 +82,8 @@ def prototypes() -> dict[str, tuple[str, list[tuple[str, str]]]]:
             else:
                 kind, param = re.match(r"(.*?)(\w+)\s*$", part.strip()).groups()  # type: ignore[union-attr]
                 params.append((kind.strip(), param))
-        found[name] = result.strip(), params
-    return found
+        functions[name] = result.strip(), params
+    return functions
 
 
 PROTOTYPES = prototypes()
@@ -164,20 +164,20 @@ def in_child(look: Callable[[], None]) -> str:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        said = b""
+        report = b""
         try:
             look()
         except BaseException as error:
-            said = f"{type(error).__name__}: {error}".encode()
-        os.write(write, said or b"fine")
+            report = f"{type(error).__name__}: {error}".encode()
+        os.write(write, report or b"fine")
         os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as stream:
-        said = stream.read()
+        report = stream.read()
     status = os.waitpid(child, 0)[1]
     if os.WIFSIGNALED(status):
         return signal.Signals(os.WTERMSIG(status)).name
-    return "" if said == b"fine" else said.decode()
+    return "" if report == b"fine" else report.decode()
 
 
 def cases() -> Iterator[tuple[str, int]]:
@@ -189,14 +189,14 @@ def cases() -> Iterator[tuple[str, int]]:
 
 def test_all_functions_are_here(library: Any) -> None:
     """kiln.h declares what libraries show, and the pattern above reads all of it."""
-    shown = {
+    exported = {
         s.name
         for s in read_binary(library.path).symbols(dynamic=True)
         if s.is_defined and s.name.startswith("kiln_")
     }
-    own = {"kiln_python_open"} | NOT_FOR_HOSTS
-    assert shown - own <= set(PROTOTYPES)
-    assert set(PROTOTYPES) <= shown
+    private = {"kiln_python_open"} | NOT_FOR_HOSTS
+    assert exported - private <= set(PROTOTYPES)
+    assert set(PROTOTYPES) <= exported
     assert len(list(cases())) > 50
 
 
@@ -205,20 +205,20 @@ def test_null_for_each_pointer(library: Any) -> None:
     dll = ctypes.CDLL(os.fspath(library.path))
     dll.kiln_last_error.restype = ctypes.c_char_p
     wrong = []
-    for name, at in cases():
+    for name, index in cases():
         result, params = PROTOTYPES[name]
-        param = params[at][1]
+        param = params[index][1]
 
         def look(
             name: str = name,
-            at: int = at,
+            index: int = index,
             result: str = result,
             params: Any = params,
             param: str = param,
         ) -> None:
-            given = Given(dll)
-            arguments = [given.argument(name, *p) for p in params]
-            arguments[at] = None
+            call_arguments = Given(dll)
+            arguments = [call_arguments.argument(name, *p) for p in params]
+            arguments[index] = None
             function = getattr(dll, name)
             function.restype = {"void": None, "int64_t": ctypes.c_int64, "int": ctypes.c_int}.get(
                 result, ctypes.c_void_p
@@ -232,9 +232,9 @@ def test_null_for_each_pointer(library: Any) -> None:
             elif result == "int" and name != "kiln_has_loader":
                 assert code == 0 or name == "kiln_executor_invoke", sentence
 
-        said = in_child(look)
-        if said:
-            wrong.append(f"{name}({param}): {said}")
+        problem = in_child(look)
+        if problem:
+            wrong.append(f"{name}({param}): {problem}")
     assert not wrong, "\n".join(wrong)
 
 
@@ -244,7 +244,7 @@ def test_null_inside_of_arguments(library: Any) -> None:
     dll.kiln_last_error.restype = ctypes.c_char_p
     outer = next(i for i in range(9) if dll.kiln_function_index(b"outer") == i)
     wrong = []
-    for what in ("tensor", "data", "shape", 8, 9, 65, 66, 68, 69, 70, 71, 75):
+    for missing_part in ("tensor", "data", "shape", 8, 9, 65, 66, 68, 69, 70, 71, 75):
         for call in (
             "run",
             "call",
@@ -263,28 +263,28 @@ def test_null_inside_of_arguments(library: Any) -> None:
             "ffi",
         ):
 
-            def look(what: object = what, call: str = call) -> None:
-                given = Given(dll)
-                tensors, values = given.tensors, given.values
-                if what == "tensor":
+            def look(missing_part: object = missing_part, call: str = call) -> None:
+                call_arguments = Given(dll)
+                tensors, values = call_arguments.tensors, call_arguments.values
+                if missing_part == "tensor":
                     tensors[0] = values[0].payload.pointer = None
-                elif what == "data":
-                    given.tensor.data = None
-                elif what == "shape":
-                    given.tensor.shape = ctypes.POINTER(ctypes.c_int64)()
+                elif missing_part == "data":
+                    call_arguments.tensor.data = None
+                elif missing_part == "shape":
+                    call_arguments.tensor.shape = ctypes.POINTER(ctypes.c_int64)()
                 else:
-                    values[0].kind, values[0].payload.pointer = what, None
-                room, result = given.room, Value()
+                    values[0].kind, values[0].payload.pointer = missing_part, None
+                room, result = call_arguments.room, Value()
                 arguments: dict[str, tuple[str, tuple[Any, ...]]] = {
-                    "run": ("kiln_executor_run", (given.executor, 0, tensors, 2)),
+                    "run": ("kiln_executor_run", (call_arguments.executor, 0, tensors, 2)),
                     "call": ("kiln_call", (0, values, 2)),
                     "invoke": (
                         "kiln_executor_invoke",
-                        (given.executor, 0, values, 1, ctypes.byref(result)),
+                        (call_arguments.executor, 0, values, 1, ctypes.byref(result)),
                     ),
                     "invoke outer": (
                         "kiln_executor_invoke",
-                        (given.executor, outer, values, 1, ctypes.byref(result)),
+                        (call_arguments.executor, outer, values, 1, ctypes.byref(result)),
                     ),
                     "output_shape": ("kiln_output_shape", (0, tensors, 1, 0, room, room)),
                     "make_tuple": ("kiln_make_tuple", (values, 1, ctypes.byref(result))),
@@ -294,15 +294,19 @@ def test_null_inside_of_arguments(library: Any) -> None:
                 }
                 name, args = arguments.get(call, (f"kiln_{call}", (values, room)))
                 code, sentence = sentence_after(dll, lambda: getattr(dll, name)(*args))
-                if call in ("run", "output_shape") and what not in ("tensor", "data", "shape"):
+                if call in ("run", "output_shape") and missing_part not in (
+                    "tensor",
+                    "data",
+                    "shape",
+                ):
                     return
-                if call in arguments and (call, what) != ("output_shape", "data"):
+                if call in arguments and (call, missing_part) != ("output_shape", "data"):
                     assert code != 0, "no error"
                     assert sentence, "no sentence"
 
-            said = in_child(look)
-            if said:
-                wrong.append(f"{what} in {call}: {said}")
+            problem = in_child(look)
+            if problem:
+                wrong.append(f"{missing_part} in {call}: {problem}")
     assert not wrong, "\n".join(wrong)
 
 
@@ -313,8 +317,12 @@ def test_null_for_python(library: Any) -> None:
     dll.kiln_python_call.restype = ctypes.c_void_p
 
     def look() -> None:
-        given = ctypes.c_void_p(8)
-        for arguments in ((None, None, 0, None), (None, given, 1, None), (given, None, 1, None)):
+        address = ctypes.c_void_p(8)
+        for arguments in (
+            (None, None, 0, None),
+            (None, address, 1, None),
+            (address, None, 1, None),
+        ):
             dll.kiln_set_last_error(b"")
             result = dll.kiln_python_call(*arguments)
             sentence = dll.kiln_last_error()

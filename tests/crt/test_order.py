@@ -26,11 +26,11 @@ ORDER = re.findall(
 
 def definitions(text: str) -> set[str]:
     """Functions and variables of a file that others can use."""
-    found = set()
+    names = set()
     for line in re.findall(r"^(?!static|typedef|extern|struct \w+ \{)\w[^;{}#]*[;{]", text, re.M):
         head = re.sub(r"\(.*", "(", line.partition("=")[0], flags=re.S)
-        found |= set(re.findall(r"\b(?:kiln_\w+|mem\w+)(?=\s*[,;(\[]|\s*$)", head))
-    return found
+        names |= set(re.findall(r"\b(?:kiln_\w+|mem\w+)(?=\s*[,;(\[]|\s*$)", head))
+    return names
 
 
 DEFINED = {name: file for file, text in SOURCES.items() for name in definitions(text)}

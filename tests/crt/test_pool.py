@@ -258,9 +258,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "pool_test"
 
 
-def run(program: Path, what: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def run(program: Path, scenario: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(program), what],
+        [str(program), scenario],
         env={**os.environ, **environ},
         capture_output=True,
         text=True,
@@ -269,12 +269,12 @@ def run(program: Path, what: str, **environ: str) -> subprocess.CompletedProcess
 
 
 @pytest.mark.parametrize(
-    "what",
+    "scenario",
     ["counting", "loops", "chunks", "many_callers", "nesting", "forking", "idling", "host_pool"],
 )
-def test_pool(program: Path, what: str) -> None:
-    done = run(program, what)
-    assert done.returncode == 0, f"{done.returncode} {done.stdout}{done.stderr}"
+def test_pool(program: Path, scenario: str) -> None:
+    process = run(program, scenario)
+    assert process.returncode == 0, f"{process.returncode} {process.stdout}{process.stderr}"
 
 
 @pytest.mark.emulated
@@ -282,12 +282,14 @@ def test_pool_of_another_machine(tmp_path: Path) -> None:
     """Its code and its system calls; the emulator orders memory as this machine does."""
     AARCH64.require()
     (tmp_path / "pool_test.c").write_text(PROGRAM)
-    built = AARCH64.build(tmp_path / "pool_test", tmp_path / "pool_test.c", *SOURCES)
+    program_path = AARCH64.build(tmp_path / "pool_test", tmp_path / "pool_test.c", *SOURCES)
     # An emulator has threads of its own, so the cases that count threads say nothing here.
-    for what in ("loops", "chunks", "many_callers", "nesting", "idling"):
-        command = AARCH64.command("cortex-a72", built, what)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, f"{what}: {done.returncode} {done.stdout}{done.stderr}"
+    for scenario in ("loops", "chunks", "many_callers", "nesting", "idling"):
+        command = AARCH64.command("cortex-a72", program_path, scenario)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert process.returncode == 0, (
+            f"{scenario}: {process.returncode} {process.stdout}{process.stderr}"
+        )
 
 
 def test_default_number_of_threads(program: Path) -> None:
@@ -295,12 +297,12 @@ def test_default_number_of_threads(program: Path) -> None:
     assert 1 <= int(run(program, "default", KILN_NUM_THREADS="").stdout) <= allowed
     assert run(program, "default", KILN_NUM_THREADS="1").stdout == "1\n"
     assert int(run(program, "default", KILN_NUM_THREADS="100000").stdout) <= allowed
-    one = subprocess.run(
+    process = subprocess.run(
         ["taskset", "-c", str(min(os.sched_getaffinity(0))), str(program), "default"],
         capture_output=True,
         text=True,
     )
-    assert one.stdout == "1\n"
+    assert process.stdout == "1\n"
 
 
 def _v1(group: str, quota: str, period: str) -> dict[str, str]:

@@ -111,12 +111,12 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def test_generated_c() -> None:
-    found = dict(texts())
-    assert len(found) >= 4
-    wrong = {name: lines for name, text in found.items() if (lines := unchecked(text))}
+    texts_by_name = dict(texts())
+    assert len(texts_by_name) >= 4
+    wrong = {name: lines for name, text in texts_by_name.items() if (lines := unchecked(text))}
     assert not wrong
     for name in ("everything", "interface"):
-        assert found[name].count("kiln_mul(") >= 4, name
+        assert texts_by_name[name].count("kiln_mul(") >= 4, name
 
 
 def test_sizes_for_narrow_parameters_are_in_range() -> None:
@@ -170,10 +170,10 @@ def test_the_walk_sees(line: str) -> None:
     ],
 )
 def test_the_forms_of_expressions(e: Expr, text: str, checked: str) -> None:
-    found = size(e)
-    assert isinstance(found, Formula)
-    assert (found.text, found.checked) == (text, checked)
-    assert not unchecked(f"x = {found.checked};")
+    formula = size(e)
+    assert isinstance(formula, Formula)
+    assert (formula.text, formula.checked) == (text, checked)
+    assert not unchecked(f"x = {formula.checked};")
 
 
 def test_what_needs_no_arithmetic() -> None:
@@ -254,7 +254,7 @@ def _sized(text: str) -> Iterator[str]:
 
 def test_the_runtime() -> None:
     paths = sorted([*CRT.glob("*.c"), *CRT.glob("*.h")])
-    found = {p.name: list(_sized(p.read_text())) for p in paths if p.name not in OTHERS}
-    for name, lines in found.items():
+    sized_lines = {p.name: list(_sized(p.read_text())) for p in paths if p.name not in OTHERS}
+    for name, lines in sized_lines.items():
         count, reason = FITS.get(name, (0, "there was none"))
         assert len(lines) == count, "\n".join([f"{name}: {count} {reason}; now:", *lines])

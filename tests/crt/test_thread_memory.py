@@ -41,7 +41,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def host(folder: Path, what: str, stack: int, *libraries: Path) -> list[str]:
+def host(folder: Path, scenario: str, stack: int, *libraries: Path) -> list[str]:
     """Codes of a first and a second call in a thread of `stack` KiB, and of one with null tensors;
     bytes of the stack that were used; the sentence of the first."""
     program = folder / "host"
@@ -51,9 +51,9 @@ def host(folder: Path, what: str, stack: int, *libraries: Path) -> list[str]:
     subprocess.run(
         ["gcc", *flags, *include, source, "-o", str(program), "-lpthread", "-ldl"], check=True
     )
-    done = subprocess.run([program, what, *libraries], capture_output=True, text=True)
-    assert done.returncode == 0, (done.returncode, done.stderr)
-    return done.stdout.strip().split(" ", 4)
+    process = subprocess.run([program, scenario, *libraries], capture_output=True, text=True)
+    assert process.returncode == 0, (process.returncode, process.stderr)
+    return process.stdout.strip().split(" ", 4)
 
 
 def test_no_memory_at_the_first_call_of_a_thread(library: Path, tmp_path: Path) -> None:
@@ -64,8 +64,8 @@ def test_no_memory_at_the_first_call_of_a_thread(library: Path, tmp_path: Path) 
 
 
 def test_the_stack_of_a_call(library: Path, tmp_path: Path) -> None:
-    *codes, used = host(tmp_path, "stack", STACK, library)
-    assert codes == ["0", "0", "6"] and int(used) < STACK << 10
+    *codes, used_bytes = host(tmp_path, "stack", STACK, library)
+    assert codes == ["0", "0", "6"] and int(used_bytes) < STACK << 10
     *codes, _, sentence = host(tmp_path, "stack", 16, library)
     assert codes == ["14", "14", "14"]
     assert sentence.startswith("this thread has ") and "and a call takes up to" in sentence
@@ -79,8 +79,8 @@ def test_the_stack_of_opening(library: Path, tmp_path: Path) -> None:
     text = metadata_of(data).decode().rstrip().removesuffix("}") + f', "deep": {deep}}}'
     path = tmp_path / "deep.so"
     path.write_bytes(with_metadata(data, text.encode()))
-    *codes, used = host(tmp_path, "open", 64, library, path)
-    assert codes == ["0", "0", "0"] and int(used) < 40 << 10
+    *codes, used_bytes = host(tmp_path, "open", 64, library, path)
+    assert codes == ["0", "0", "0"] and int(used_bytes) < 40 << 10
 
 
 # No descriptor is left for the file in /proc that says how large the stack of the first thread is.
@@ -100,11 +100,11 @@ except RecursionError as error:
 
 @pytest.mark.parametrize("limit", [8 << 20, 1 << 20, resource.RLIM_INFINITY])
 def test_recursion_without_proc(library: Path, limit: int) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", RECURSION, str(library)],
         env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (limit, limit)),
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, (done.returncode, done.stderr)
+    assert process.returncode == 0, (process.returncode, process.stderr)

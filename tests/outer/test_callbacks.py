@@ -48,9 +48,9 @@ def hooked(f: F, var: str, x: Any) -> Any:
 def _branch() -> Any:
     f = F("branch", x=SCALAR)
     big = f.call("big", BOOL, GlobalRef("gt"), f["x"], number(0))
-    then, other = F("then"), F("other")
-    a, b = hooked(then, "a", f["x"]), hooked(other, "b", f["x"])
-    return f.outer(f.let("y", SCALAR, If(big, then.body(a), other.body(b))))
+    then_branch, else_branch = F("then"), F("other")
+    a, b = hooked(then_branch, "a", f["x"]), hooked(else_branch, "b", f["x"])
+    return f.outer(f.let("y", SCALAR, If(big, then_branch.body(a), else_branch.body(b))))
 
 
 def _loop() -> list[Any]:
@@ -64,20 +64,20 @@ def _loop() -> list[Any]:
 
 def _recursion() -> Any:
     f = F("recursion", x=SCALAR)
-    more = f.call("more", BOOL, GlobalRef("gt"), f["x"], number(0))
-    then, end = F("then"), F("end")
-    less = then.call("less", SCALAR, GlobalRef("sub"), f["x"], number(1))
-    deeper = then.call("deeper", SCALAR, GlobalRef("recursion"), less)
+    is_positive = f.call("more", BOOL, GlobalRef("gt"), f["x"], number(0))
+    then_branch, end = F("then"), F("end")
+    decreased = then_branch.call("less", SCALAR, GlobalRef("sub"), f["x"], number(1))
+    deeper = then_branch.call("deeper", SCALAR, GlobalRef("recursion"), decreased)
     last = hooked(end, "last", f["x"])
-    return f.outer(f.let("y", SCALAR, If(more, then.body(deeper), end.body(last))))
+    return f.outer(f.let("y", SCALAR, If(is_positive, then_branch.body(deeper), end.body(last))))
 
 
 def _closure() -> Any:
     f = F("closure", x=SCALAR)
     inner = F("inner", y=SCALAR)
     total = inner.call("total", SCALAR, GlobalRef("sub"), f["x"], inner["y"])
-    made = f.let("made", FUNC, Lambda(inner.done(hooked(inner, "seen", total))))
-    return f.outer(f.call("out", SCALAR, made, number(0)))
+    adder = f.let("made", FUNC, Lambda(inner.done(hooked(inner, "seen", total))))
+    return f.outer(f.call("out", SCALAR, adder, number(0)))
 
 
 def _nested() -> list[Any]:
@@ -85,9 +85,11 @@ def _nested() -> list[Any]:
     out = []
     for depth, callee in enumerate(("branch", "nested0", "nested1")):
         f = F(f"nested{depth}", x=SCALAR)
-        held = f.let("held", TupleType((SCALAR, OBJECT)), Tuple((f["x"], StringValue("held " * 5))))
+        held_values = f.let(
+            "held", TupleType((SCALAR, OBJECT)), Tuple((f["x"], StringValue("held " * 5)))
+        )
         out.append(f.outer(f.call("y", SCALAR, GlobalRef(callee), f["x"])))
-        del held
+        del held_values
     return out
 
 
@@ -106,8 +108,8 @@ def _many_values() -> Any:
 def _by_library() -> Any:
     """Functions of the library itself, by name: a graph and an outer one."""
     f = F("by_library", x=SCALAR)
-    less = f.packed("less", SCALAR, "sub", f["x"], number(1))
-    return f.outer(f.packed("y", SCALAR, "recursion", less))
+    decreased = f.packed("less", SCALAR, "sub", f["x"], number(1))
+    return f.outer(f.packed("y", SCALAR, "recursion", decreased))
 
 
 def _wrong_result() -> Any:
@@ -191,18 +193,18 @@ def test_an_exception_comes_out_as_itself(run: Any, name: str, x: float) -> None
 
 
 def test_the_exception_after_some_rounds_of_a_loop(run: Any) -> None:
-    seen: list[float] = []
+    values_seen: list[float] = []
 
     def hook(t: Any) -> Any:
-        seen.append(float(t.numpy()))
-        if len(seen) == 3:
+        values_seen.append(float(t.numpy()))
+        if len(values_seen) == 3:
             raise KeyboardInterrupt
         return t
 
     tk.runtime.register_function(HOOK, hook)
     with pytest.raises(KeyboardInterrupt):
         run["loop"](f32(10))
-    assert seen == [9, 8, 7]
+    assert values_seen == [9, 8, 7]
 
 
 def test_values_are_given_back_after_their_last_use(run: Any) -> None:
@@ -244,19 +246,19 @@ def test_an_exception_may_be_dealt_with_on_the_way(run: Any) -> None:
 
 
 def test_what_a_callback_gets(run: Any) -> None:
-    got: list[Any] = []
+    arguments: list[Any] = []
 
     def values(*args: Any) -> Any:
-        got.extend(args)
+        arguments.extend(args)
         return args
 
     tk.runtime.register_function("tests.outer.values", values)
     x = np.arange(4, dtype=np.int64).reshape(2, 2)
     y = run["many_values"](x)
-    np.testing.assert_array_equal(got[0].numpy(), x)
-    assert np.shares_memory(got[0].numpy(), x)
-    assert got[1][1] == "text" and got[2].numpy() == 3
-    got[2].numpy()[...] = 4  # its own copy of the constant
+    np.testing.assert_array_equal(arguments[0].numpy(), x)
+    assert np.shares_memory(arguments[0].numpy(), x)
+    assert arguments[1][1] == "text" and arguments[2].numpy() == 3
+    arguments[2].numpy()[...] = 4  # its own copy of the constant
     assert run["many_values"](x)[2].numpy() == 3
     np.testing.assert_array_equal(y[1][0].numpy(), x)
 

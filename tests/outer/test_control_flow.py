@@ -41,36 +41,38 @@ def _absolute() -> Any:
     """x if x > 0 else -x, and within the second branch another one."""
     f = F("absolute", x=SCALAR)
     positive = f.call("positive", BOOL, GlobalRef("gt"), f["x"], number(0))
-    other = F("other")
-    tiny = other.call("tiny", BOOL, GlobalRef("lt"), f["x"], number(-100))
-    negated = other.call("negated", SCALAR, GlobalRef("neg"), f["x"])
+    else_branch = F("other")
+    tiny = else_branch.call("tiny", BOOL, GlobalRef("lt"), f["x"], number(-100))
+    negated = else_branch.call("negated", SCALAR, GlobalRef("neg"), f["x"])
     limit = F("limit").body(number(100))
-    inner = other.let("inner", SCALAR, If(tiny, limit, F("").body(negated)))
-    return f.outer(f.let("y", SCALAR, If(positive, F("").body(f["x"]), other.body(inner))))
+    inner = else_branch.let("inner", SCALAR, If(tiny, limit, F("").body(negated)))
+    return f.outer(f.let("y", SCALAR, If(positive, F("").body(f["x"]), else_branch.body(inner))))
 
 
 def _power() -> Any:
     """x ** n by recursion: power(x, n) = x * power(x, n - 1)."""
     f = F("power", x=SCALAR, n=SCALAR)
-    more = f.call("more", BOOL, GlobalRef("gt"), f["n"], number(0))
-    then = F("then")
-    less = then.call("less", SCALAR, GlobalRef("sub"), f["n"], number(1))
-    rest = then.call("rest", SCALAR, GlobalRef("power"), f["x"], less)
-    product = then.call("product", SCALAR, GlobalRef("mul"), f["x"], rest)
-    return f.outer(f.let("y", SCALAR, If(more, then.body(product), F("").body(number(1)))))
+    is_positive = f.call("more", BOOL, GlobalRef("gt"), f["n"], number(0))
+    then_branch = F("then")
+    decreased = then_branch.call("less", SCALAR, GlobalRef("sub"), f["n"], number(1))
+    power = then_branch.call("rest", SCALAR, GlobalRef("power"), f["x"], decreased)
+    product = then_branch.call("product", SCALAR, GlobalRef("mul"), f["x"], power)
+    return f.outer(
+        f.let("y", SCALAR, If(is_positive, then_branch.body(product), F("").body(number(1))))
+    )
 
 
 def _parity() -> list[Any]:
     """is_even and is_odd, which call each other."""
     out = []
-    for name, other, base in (("is_even", "is_odd", True), ("is_odd", "is_even", False)):
+    for name, other_name, base in (("is_even", "is_odd", True), ("is_odd", "is_even", False)):
         f = F(name, n=SCALAR)
-        more = f.call("more", BOOL, GlobalRef("gt"), f["n"], number(0))
-        then = F("then")
-        less = then.call("less", SCALAR, GlobalRef("sub"), f["n"], number(1))
-        rest = then.call("rest", BOOL, GlobalRef(other), less)
+        is_positive = f.call("more", BOOL, GlobalRef("gt"), f["n"], number(0))
+        then_branch = F("then")
+        decreased = then_branch.call("less", SCALAR, GlobalRef("sub"), f["n"], number(1))
+        parity = then_branch.call("rest", BOOL, GlobalRef(other_name), decreased)
         value = F("").body(_bool(base))
-        out.append(f.outer(f.let("y", BOOL, If(more, then.body(rest), value))))
+        out.append(f.outer(f.let("y", BOOL, If(is_positive, then_branch.body(parity), value))))
     return out
 
 
@@ -113,21 +115,21 @@ def _closures() -> list[Any]:
     make = F("make_adder", x=SCALAR)
     inner = F("adder", y=SCALAR)
     total = inner.call("total", SCALAR, GlobalRef("add"), make["x"], inner["y"])
-    made = make.let("made", FUNC, Lambda(inner.done(total)))
+    adder_function = make.let("made", FUNC, Lambda(inner.done(total)))
     twice = F("apply_twice", f=FUNC, y=SCALAR)
     once = twice.call("once", SCALAR, twice["f"], twice["y"])
     again = twice.call("again", SCALAR, twice["f"], once)
-    both = F("closures", x=SCALAR, y=SCALAR)
-    adder = both.call("adder", FUNC, GlobalRef("make_adder"), both["x"])
-    out = both.call("out", SCALAR, GlobalRef("apply_twice"), adder, both["y"])
-    return [make.outer(made), twice.outer(again), both.outer(out)]
+    closures = F("closures", x=SCALAR, y=SCALAR)
+    adder = closures.call("adder", FUNC, GlobalRef("make_adder"), closures["x"])
+    out = closures.call("out", SCALAR, GlobalRef("apply_twice"), adder, closures["y"])
+    return [make.outer(adder_function), twice.outer(again), closures.outer(out)]
 
 
 def _functions_as_values() -> list[Any]:
     """A graph function, chosen by a branch, called as a value; and one in a tuple."""
     f = F("choose", x=SCALAR, first=BOOL)
-    one = F("").body(GlobalRef("neg"))
-    chosen = f.let("chosen", ANY, If(f["first"], one, F("").body(GlobalRef("double"))))
+    negation = F("").body(GlobalRef("neg"))
+    chosen = f.let("chosen", ANY, If(f["first"], negation, F("").body(GlobalRef("double"))))
     called = f.call("called", OBJECT, chosen, f["x"])
     pair = f.let("pair", TupleType((ANY, ANY)), Tuple((chosen, GlobalRef("absolute"))))
     second = f.let("second", ANY, TupleItem(pair, 1))
@@ -140,11 +142,11 @@ def _symbols() -> list[Any]:
     row, free = tensor((n,), "float32"), AnyTensorType(1)
     f = F("captured_size", x=row, z=free)
     inner = F("inner", y=free)
-    same = inner.let("same", row, MatchCast(inner["y"], row))
-    made = f.let("made", FuncType((free,), row), Lambda(inner.done(same)))
-    checked = f.call("checked", row, made, f["z"])
-    other = f.let("other", tensor((m,), "float32"), MatchCast(f["z"], tensor((m,), "float32")))
-    return [f.outer(Tuple((checked, other)))]
+    same_row = inner.let("same", row, MatchCast(inner["y"], row))
+    closure = f.let("made", FuncType((free,), row), Lambda(inner.done(same_row)))
+    checked = f.call("checked", row, closure, f["z"])
+    cast = f.let("other", tensor((m,), "float32"), MatchCast(f["z"], tensor((m,), "float32")))
+    return [f.outer(Tuple((checked, cast)))]
 
 
 @pytest.fixture(scope="module")
@@ -241,9 +243,9 @@ def test_functions_as_values(run: Any) -> None:
 
 def test_dimensions_are_captured(run: Any) -> None:
     x = np.arange(3, dtype=np.float32)
-    same, other = run["captured_size"](x, x + 1)
-    np.testing.assert_array_equal(same.numpy(), x + 1)
-    np.testing.assert_array_equal(other.numpy(), x + 1)
+    same_row, cast_row = run["captured_size"](x, x + 1)
+    np.testing.assert_array_equal(same_row.numpy(), x + 1)
+    np.testing.assert_array_equal(cast_row.numpy(), x + 1)
     with pytest.raises(ValueError, match=r"the value of same must be float32 \[n\].*\[2\]"):
         run["captured_size"](x, x[:2])
 

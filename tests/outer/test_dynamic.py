@@ -34,9 +34,9 @@ INDEX = AnyTensorType(1, I64)
 
 def _op(name: str, op: str, params: dict[str, Any], **attrs: Any) -> Any:
     f = F(name, **params)
-    found = DYNAMIC[op]
-    full = found.complete(attrs)
-    result = found.infer([p.type for p in f.params], full)
+    operator = DYNAMIC[op]
+    full = operator.complete(attrs)
+    result = operator.infer([p.type for p in f.params], full)
     return f.outer(f.call("y", result, op, *f.params, **dict(full.items_)))
 
 
@@ -45,11 +45,11 @@ def _positive_part() -> Any:
     m = Var("m")
     row = tensor((m,), "float32")
     f = F("negated_nonzero", x=AnyTensorType(1, row.dtype))
-    where = f.call("where", AnyTensorType(2, I64), "nonzero", f["x"])
+    indices = f.call("where", AnyTensorType(2, I64), "nonzero", f["x"])
     mask = f.packed("mask", AnyTensorType(1, tensor((), "bool").dtype), "tests.outer.mask", f["x"])
-    kept = f.call("kept", AnyTensorType(1, row.dtype), "compress", f["x"], mask, axis=None)
-    sized = f.let("sized", row, MatchCast(kept, row))
-    return f.outer(Tuple((f.call("y", row, GlobalRef("negate"), sized), where)))
+    nonzero = f.call("kept", AnyTensorType(1, row.dtype), "compress", f["x"], mask, axis=None)
+    sized = f.let("sized", row, MatchCast(nonzero, row))
+    return f.outer(Tuple((f.call("y", row, GlobalRef("negate"), sized), indices)))
 
 
 def _sum_of_part() -> list[Any]:
@@ -58,8 +58,8 @@ def _sum_of_part() -> list[Any]:
     row = tensor((m,), "float32")
     f = F("sum_of_nonzero", x=AnyTensorType(1, row.dtype))
     mask = f.packed("mask", AnyTensorType(1, tensor((), "bool").dtype), "tests.outer.mask", f["x"])
-    kept = f.call("kept", AnyTensorType(1, row.dtype), "compress", f["x"], mask, axis=None)
-    sized = f.let("sized", row, MatchCast(kept, row))
+    nonzero = f.call("kept", AnyTensorType(1, row.dtype), "compress", f["x"], mask, axis=None)
+    sized = f.let("sized", row, MatchCast(nonzero, row))
     total = F("total", x=tensor((n,), "float32"))
     y = total.call("y", SCALAR, "sum", total["x"], axes=(0,), keepdims=False)
     return [f.outer(f.call("y", SCALAR, GlobalRef("total"), sized)), total.done(y)]
@@ -104,11 +104,11 @@ def run() -> Any:
     )
 
 
-def check(got: Any, op: str, arrays: tuple[Any, ...], **attrs: Any) -> None:
-    found = DYNAMIC[op]
-    want = found.numpy(arrays, found.complete(attrs))
-    several = isinstance(found.infer([ANY] * len(arrays), found.complete(attrs)), TupleType)
-    for g, w in zip(got if several else (got,), want if several else (want,), strict=True):
+def check(results: Any, op: str, arrays: tuple[Any, ...], **attrs: Any) -> None:
+    operator = DYNAMIC[op]
+    want = operator.numpy(arrays, operator.complete(attrs))
+    several = isinstance(operator.infer([ANY] * len(arrays), operator.complete(attrs)), TupleType)
+    for g, w in zip(results if several else (results,), want if several else (want,), strict=True):
         assert (g.shape, g.numpy().dtype) == (w.shape, w.dtype)
         np.testing.assert_array_equal(g.numpy(), w)
 
@@ -207,10 +207,10 @@ def test_random_slices(run: Any, data: Any) -> None:
     shape = data.draw(hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=6))
     x = np.arange(np.prod(shape), dtype=np.int16).reshape(shape)
     axes = data.draw(st.lists(st.integers(0, len(shape) - 1), unique=True))
-    bound = st.integers(-9, 9) | st.sampled_from([np.iinfo(np.int64).min, np.iinfo(np.int64).max])
+    bounds = st.integers(-9, 9) | st.sampled_from([np.iinfo(np.int64).min, np.iinfo(np.int64).max])
     step = st.integers(-3, 3).filter(bool) | st.just(-(1 << 62))
     draw = lambda s: np.array([data.draw(s) for _ in axes], np.int64)  # noqa: E731
-    starts, ends, steps = draw(bound), draw(bound), draw(step)
+    starts, ends, steps = draw(bounds), draw(bounds), draw(step)
     signed = np.array([a - len(shape) if data.draw(st.booleans()) else a for a in axes], np.int64)
     arrays = (x, starts, ends, signed, steps)
     check(run["slice4"](*arrays), "slice_dynamic", arrays)
@@ -233,12 +233,12 @@ def test_non_max_suppression(run: Any, seed: int) -> None:
     boxes = rng.uniform(0, 1, (2, 12, 4)).astype(np.float32)
     scores = rng.choice(np.linspace(0, 1, 6).astype(np.float32), (2, 3, 12))  # with ties
     limit = np.array([1, 3, 100][seed % 3], np.int64)
-    iou, least = np.array(0.3, np.float32), np.array([0.4], np.float32)
+    iou, min_score = np.array(0.3, np.float32), np.array([0.4], np.float32)
     check(run["nms2"](boxes, scores), "non_max_suppression", (boxes, scores))
     four = (boxes, scores, limit, iou)
     check(run["nms4"](*four), "non_max_suppression", four)
     check(run["nms_center"](*four), "non_max_suppression", four, center_point_box=True)
-    check(run["nms5"](*four, least), "non_max_suppression", (*four, least))
+    check(run["nms5"](*four, min_score), "non_max_suppression", (*four, min_score))
 
 
 def test_sizes_go_on_into_kernels(run: Any) -> None:
@@ -246,10 +246,10 @@ def test_sizes_go_on_into_kernels(run: Any) -> None:
 
     tk.runtime.register_function("tests.outer.mask", lambda x: x.numpy() != 0)
     x = np.array([0, 3, 0, 5, 7], np.float32)
-    y, where = run["negated_nonzero"](x)
-    assert y.numpy().tolist() == [-3, -5, -7] and where.numpy().tolist() == [[1, 3, 4]]
-    y, where = run["negated_nonzero"](np.zeros(3, np.float32))
-    assert (y.shape, where.shape) == ((0,), (1, 0))
+    y, indices = run["negated_nonzero"](x)
+    assert y.numpy().tolist() == [-3, -5, -7] and indices.numpy().tolist() == [[1, 3, 4]]
+    y, indices = run["negated_nonzero"](np.zeros(3, np.float32))
+    assert (y.shape, indices.shape) == ((0,), (1, 0))
     assert run["sum_of_nonzero"](np.zeros(3, np.float32)).numpy() == 0
     assert run["sum_of_nonzero"](x).numpy() == 15
 

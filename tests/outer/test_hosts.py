@@ -46,27 +46,29 @@ def _everything() -> Any:
     row = tensor((n,), "float32")
     f = F("main", x=AnyTensorType(1, row.dtype), label=STRING, shape=ShapeType(2), f=FUNC)
     x = f.let("sized", row, MatchCast(f["x"], row))
-    less = F("less", y=row)
-    inner = less.packed("inner", row, "hook", less["y"])
-    closure = f.let("closure", FuncType((row,), row), Lambda(less.done(inner)))
+    row_function = F("less", y=row)
+    inner = row_function.packed("inner", row, "hook", row_function["y"])
+    closure = f.let("closure", FuncType((row,), row), Lambda(row_function.done(inner)))
     called = f.call("called", row, closure, x)
     total = f.call("total", SCALAR, GlobalRef("total"), called)
     looped = f.call("looped", SCALAR, "while_loop", GlobalRef("positive"), GlobalRef("step"), total)
     applied = f.call("applied", SCALAR, f["f"], looped)
     deep = f.call("deep", SCALAR, GlobalRef("recursion"), total)
-    kept = f.call("kept", AnyTensorType(2, tensor((), "int64").dtype), "nonzero", x)
-    values = Tuple((f["label"], f["shape"], Tuple((applied, deep, kept)), closure))
+    nonzero = f.call("kept", AnyTensorType(2, tensor((), "int64").dtype), "nonzero", x)
+    values = Tuple((f["label"], f["shape"], Tuple((applied, deep, nonzero)), closure))
     whole = F("total", x=row)
     positive, step = F("positive", x=SCALAR), F("step", x=SCALAR)
     go = positive.call("go", BOOL, GlobalRef("gt"), positive["x"], number(0))
     once = step.call("once", SCALAR, GlobalRef("sub"), step["x"], number(1))
     recursion = F("recursion", x=SCALAR)
-    more = recursion.call("more", BOOL, GlobalRef("gt"), recursion["x"], number(0))
-    then, end = F("then"), F("end")
-    smaller = then.call("smaller", SCALAR, GlobalRef("sub"), recursion["x"], number(1))
-    deeper = then.call("deeper", SCALAR, GlobalRef("recursion"), smaller)
+    is_positive = recursion.call("more", BOOL, GlobalRef("gt"), recursion["x"], number(0))
+    then_branch, end = F("then"), F("end")
+    smaller = then_branch.call("smaller", SCALAR, GlobalRef("sub"), recursion["x"], number(1))
+    deeper = then_branch.call("deeper", SCALAR, GlobalRef("recursion"), smaller)
     last = end.packed("last", SCALAR, "hook", recursion["x"])
-    both = recursion.let("both", SCALAR, If(more, then.body(deeper), end.body(last)))
+    result = recursion.let(
+        "both", SCALAR, If(is_positive, then_branch.body(deeper), end.body(last))
+    )
     raising = F("text")
     return (
         binary("gt", "greater", SCALAR, BOOL),
@@ -74,7 +76,7 @@ def _everything() -> Any:
         whole.done(whole.call("y", SCALAR, "sum", whole["x"], axes=(0,), keepdims=False)),
         positive.outer(go),
         step.outer(step.packed("seen", SCALAR, "hook", once)),
-        recursion.outer(both),
+        recursion.outer(result),
         raising.outer(raising.packed("y", OBJECT, "hook", StringValue("a long string here"))),
         f.outer(values),
     )
@@ -142,13 +144,13 @@ needs_ffi = pytest.mark.skipif(
 
 @needs_ffi
 def test_a_tvm_ffi_host_without_us(library: Path) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", FFI, str(library)], capture_output=True, text=True, timeout=120
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "main: argument 'label' must be a string, received an integer" in done.stdout
-    assert "main: expected 4 arguments, received 1" in done.stdout
-    assert "argument 'shape' must be a shape of 2, received" in done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "main: argument 'label' must be a string, received an integer" in process.stdout
+    assert "main: expected 4 arguments, received 1" in process.stdout
+    assert "argument 'shape' must be a shape of 2, received" in process.stdout
 
 
 OURS_AND_FFI = r"""
@@ -177,14 +179,14 @@ run["main"](x, "name", (4, 5), tvm_ffi.convert(lambda t: t))
 
 @needs_ffi
 def test_our_executor_calls_functions_of_tvm_ffi(library: Path) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", OURS_AND_FFI, str(library)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 # Runs everything once, then with a failure in the k-th call of the host, for each k.
@@ -326,15 +328,15 @@ needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not i
 def test_no_leak_and_no_error_under_the_sanitizers(exe: Any, tmp_path: Path) -> None:
     flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wall", "-Wextra"]
     host = _build(exe, tmp_path, flags)
-    done = subprocess.run(
+    process = subprocess.run(
         [str(host)],
         capture_output=True,
         text=True,
         timeout=120,
         env={**os.environ, "ASAN_OPTIONS": "detect_leaks=1", "KILN_NUM_THREADS": "1"},
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "failures" in done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "failures" in process.stdout
 
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
@@ -342,10 +344,10 @@ def test_no_leak_and_no_error_under_the_sanitizers(exe: Any, tmp_path: Path) -> 
 def test_no_leak_and_no_error_under_valgrind(exe: Any, tmp_path: Path) -> None:
     host = _build(exe, tmp_path, [])
     command = ["valgrind", "-q", "--leak-check=full", "--error-exitcode=9", str(host)]
-    done = subprocess.run(
+    process = subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, "KILN_NUM_THREADS": "1"}
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 @needs_gcc
@@ -371,11 +373,11 @@ def test_a_python_process_ends_quietly(library: Path) -> None:
         "run = tk.runtime.Executor(tk.runtime.load_module(sys.argv[1]), tk.cpu())\n"
         "kept = run['main'](np.ones(3, np.float32), 'x', (1, 2), lambda t: t)\n"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, str(library)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (process.returncode, process.stderr) == (0, "")

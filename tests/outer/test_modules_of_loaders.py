@@ -175,16 +175,16 @@ VALUES = {
 def test_values_go_there_and_back(functions: tk.runtime.Executor, callee: str) -> None:
     wrong = {}
     for name, value in VALUES.items():
-        found = functions[callee](value)
-        if plain(found) != plain(value):
-            wrong[name] = found
+        result = functions[callee](value)
+        if plain(result) != plain(value):
+            wrong[name] = result
     assert not wrong
 
 
 def test_shapes_and_several_arguments(functions: tk.runtime.Executor) -> None:
     x = np.ones(2, np.float32)
-    given, first = functions["nested"](x)
-    assert plain(given) == plain((x, x, 5, (2, 3), "text"))
+    arguments, first = functions["nested"](x)
+    assert plain(arguments) == plain((x, x, 5, (2, 3), "text"))
     assert plain(first) == plain(x)
 
 
@@ -247,11 +247,11 @@ def test_a_module_that_recurses(limit: int, size: int) -> None:
     """Python's limit or the thread's stack, whichever comes first: the same exception."""
     script = RECURSE.replace("LIMIT", str(limit)).replace("SIZE", str(size))
     root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, timeout=120
     )
-    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr[-3000:])
-    assert done.stdout.splitlines() == ["main RecursionError"] * 2 + ["outer RecursionError"] * 2
+    assert process.returncode == 0, (process.returncode, process.stdout, process.stderr[-3000:])
+    assert process.stdout.splitlines() == ["main RecursionError"] * 2 + ["outer RecursionError"] * 2
 
 
 LOADING = r"""

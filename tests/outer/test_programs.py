@@ -48,9 +48,9 @@ def test_compiled(name: str) -> None:
         if called not in lib:
             tk.runtime.register_function(called, _on_arrays(f))
     inputs = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in program.inputs.items()}
-    got = tk.runtime.Executor(lib, tk.cpu())["main"](**inputs)
-    _same(_flat(got), program.expected(**program.inputs))
-    del got
+    result = tk.runtime.Executor(lib, tk.cpu())["main"](**inputs)
+    _same(_flat(result), program.expected(**program.inputs))
+    del result
 
 
 @pytest.mark.parametrize("name", list(PROGRAMS))
@@ -58,7 +58,7 @@ def test_the_text_of_what_was_compiled_compiles_to_the_same(name: str) -> None:
     exe = tk.compile(PROGRAMS[name].module(), "llvm")
     (text,) = (a.text() for a in exe.artifacts if a.file_name == "module.py")
     again = from_source(text, constant_table(exe.module))
-    other = tk.compile(again, "llvm", relax_pipeline=None, tir_pipeline=None)
-    assert [a.file_name for a in other.artifacts] == [a.file_name for a in exe.artifacts]
-    for a, b in zip(exe.artifacts, other.artifacts, strict=True):
+    second = tk.compile(again, "llvm", relax_pipeline=None, tir_pipeline=None)
+    assert [a.file_name for a in second.artifacts] == [a.file_name for a in exe.artifacts]
+    for a, b in zip(exe.artifacts, second.artifacts, strict=True):
         assert a == b, a.file_name

@@ -44,15 +44,17 @@ def compiled() -> tk.Executable:
 Wrap = Callable[[Any, Value, Value], int]
 
 
-def in_tuple(run: Any, value: Value, made: Value) -> int:
-    return int(run.module.library.dll.kiln_make_tuple(ctypes.byref(value), 1, ctypes.byref(made)))
+def in_tuple(run: Any, value: Value, tuple_value: Value) -> int:
+    return int(
+        run.module.library.dll.kiln_make_tuple(ctypes.byref(value), 1, ctypes.byref(tuple_value))
+    )
 
 
-def in_closure(run: Any, value: Value, made: Value) -> int:
+def in_closure(run: Any, value: Value, closure_value: Value) -> int:
     dll = run.module.library.dll
     index = run.module.library.index("holding")
     call = dll.kiln_executor_invoke
-    return int(call(run._memory.handle, index, ctypes.byref(value), 1, ctypes.byref(made)))
+    return int(call(run._memory.handle, index, ctypes.byref(value), 1, ctypes.byref(closure_value)))
 
 
 # What holds the value of the level below, by the number of the level.
@@ -71,11 +73,11 @@ def test_deep_values(libraries: list[Any], nest: str) -> None:
     value = Value()
     assert dlls[0].kiln_make_string(b"0123456789", 10, ctypes.byref(value)) == 0
     for i in range(DEEP):
-        which, wrap = NESTS[nest](i)
-        made = Value()
-        assert wrap(libraries[which], value, made) == 0
-        dlls[which].kiln_release(ctypes.byref(value))
-        value = made
+        library_index, wrap = NESTS[nest](i)
+        nested = Value()
+        assert wrap(libraries[library_index], value, nested) == 0
+        dlls[library_index].kiln_release(ctypes.byref(value))
+        value = nested
     assert sum(dll.kiln_live_objects() for dll in dlls) >= DEEP
     dlls[0].kiln_release(ctypes.byref(value))
     assert [dll.kiln_live_objects() for dll in dlls] == before
@@ -94,15 +96,15 @@ def test_types_without_a_form(libraries: list[Any]) -> None:
         if library.dll.kiln_make_tensor(sizes, len(shape), packed, ctypes.byref(value)):
             continue
         assert library.dll.kiln_make_tuple(ctypes.byref(value), 1, ctypes.byref(pair)) == 0
-        for given in (value, pair):
+        for value_given in (value, pair):
             try:
-                found = from_value(library, given)
-                assert (found if given is value else found[0]).shape == shape
-                del found
+                array = from_value(library, value_given)
+                assert (array if value_given is value else array[0]).shape == shape
+                del array
             except UserError as error:
                 assert error.code in ("dtype", "dtype-mismatch")
                 refused += 1
-            library.dll.kiln_release(ctypes.byref(given))
+            library.dll.kiln_release(ctypes.byref(value_given))
         assert library.dll.kiln_live_objects() == before, (code, bits)
     assert refused
     libraries[0].module.close()

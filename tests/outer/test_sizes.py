@@ -61,7 +61,7 @@ def sizes(x: R.Tensor(("n", "m"), "float32"), label: R.Object):
 @pytest.mark.parametrize(("n", "m"), SIZES)
 def test_sizes(run: object, n: int, m: int) -> None:
     assert callable(run)
-    label, found = run(np.zeros((n, m), np.float32), "label")
+    label, sizes = run(np.zeros((n, m), np.float32), "label")
     assert label == "label"
     want = [eval(formula, {"n": n, "m": m, "min": min, "max": max}) for formula in FORMULAS]
-    assert dict(zip(FORMULAS, found, strict=True)) == dict(zip(FORMULAS, want, strict=True))
+    assert dict(zip(FORMULAS, sizes, strict=True)) == dict(zip(FORMULAS, want, strict=True))

@@ -122,16 +122,16 @@ def view(rng: Random, blocks: list[Any], shape: tuple[int, ...], dtype: Any) -> 
     return View(block, _GUARD + below + shift, shape, tuple(strides), dtype, origin)
 
 
-def overlapping(rng: Random, other: View, blocks: list[Any], shape: tuple[int, ...]) -> View | None:
+def overlapping(rng: Random, base: View, blocks: list[Any], shape: tuple[int, ...]) -> View | None:
     """A tensor in the memory of another one, without gaps; None where there is no room."""
-    size = other.dtype.itemsize
+    size = base.dtype.itemsize
     bytes_ = size * math.prod(shape)
-    room = len(blocks[other.block]) - 2 * _GUARD - bytes_
+    room = len(blocks[base.block]) - 2 * _GUARD - bytes_
     if room < 0:
         return None
     offset = _GUARD + rng.randrange(room // size + 1) * size
     strides = tuple(size * math.prod(shape[d + 1 :]) for d in range(len(shape)))
-    return View(other.block, offset, shape, strides, other.dtype)
+    return View(base.block, offset, shape, strides, base.dtype)
 
 
 # ---- numbers ------------------------------------------------------------------------------------
@@ -192,5 +192,5 @@ def converted(dtype: str, value: Any) -> Any:
     except OverflowError:
         return None
     with np.errstate(all="ignore"):
-        made = wide.astype(FLOATS[dtype])
-    return made[()] if np.isfinite(wide) == np.isfinite(made) else None
+        number = wide.astype(FLOATS[dtype])
+    return number[()] if np.isfinite(wide) == np.isfinite(number) else None

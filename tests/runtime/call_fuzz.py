@@ -87,11 +87,13 @@ def _argument(p: Param, sizes: dict[str, int], call: Call, rng: Random) -> Any:
 
 
 def _tensor(shape: tuple[int, ...], dtype: str, call: Call, rng: Random) -> View:
-    others = [v for v in call.positional if isinstance(v, View) and v.dtype == numpy_type(dtype)]
-    if others and rng.random() < 0.25:
-        made = overlapping(rng, rng.choice(others), call.blocks, shape)
-        if made is not None:
-            return made
+    candidates = [
+        v for v in call.positional if isinstance(v, View) and v.dtype == numpy_type(dtype)
+    ]
+    if candidates and rng.random() < 0.25:
+        tensor_view = overlapping(rng, rng.choice(candidates), call.blocks, shape)
+        if tensor_view is not None:
+            return tensor_view
     return view(rng, call.blocks, shape, numpy_type(dtype))
 
 
@@ -115,11 +117,11 @@ def _pick(call: Call, rng: Random) -> int:
 def _junk(call: Call, _: Any, rng: Random) -> None:
     """Something else for any parameter: no tensor, no number, or one where the other is wanted."""
     i = _pick(call, rng)
-    others = [*JUNK, 1, 2.5, True, np.float32(1), np.int64(2)]
+    junk_values = [*JUNK, 1, 2.5, True, np.float32(1), np.int64(2)]
     if i >= 0:
-        made = rng.choice(others)
+        junk_value = rng.choice(junk_values)
         call.positional[i] = (
-            view(rng, call.blocks, (), np.dtype("int8")) if rng.random() < 0.2 else made
+            view(rng, call.blocks, (), np.dtype("int8")) if rng.random() < 0.2 else junk_value
         )
 
 
@@ -136,10 +138,12 @@ def _dtype(call: Call, _: Any, rng: Random) -> None:
     """Another element type, also of the other byte order, and ones that there are none of here."""
 
     def change(v: View) -> View:
-        made = numpy_type(rng.choice(DTYPES))
+        new_dtype = numpy_type(rng.choice(DTYPES))
         if rng.random() < 0.4:
-            made = np.dtype(rng.choice((">f4", ">i8", "c8", "S4", "M8[s]", "i4,f4", ">f2", ">u2")))
-        return view(rng, call.blocks, v.shape, made)
+            new_dtype = np.dtype(
+                rng.choice((">f4", ">i8", "c8", "S4", "M8[s]", "i4,f4", ">f2", ">u2"))
+            )
+        return view(rng, call.blocks, v.shape, new_dtype)
 
     _change(call, rng, change)
 
@@ -258,10 +262,10 @@ def in_order(call: Call) -> list[Any] | None:
         return None
     if len(call.positional) > len(names):
         return None
-    rest = names[len(call.positional) :]
-    if set(call.named) != set(rest):
+    remaining_names = names[len(call.positional) :]
+    if set(call.named) != set(remaining_names):
         return None
-    return [*call.positional, *(call.named[n] for n in rest)]
+    return [*call.positional, *(call.named[n] for n in remaining_names)]
 
 
 def expected(call: Call) -> tuple[list[Any], list[Any]] | None:
@@ -279,20 +283,20 @@ def expected(call: Call) -> tuple[list[Any], list[Any]] | None:
     sizes = bind(f, {i: v.shape for i, v in enumerate(values) if f.params[i].dims is not None})
     if sizes is None or any(v.size > 1 << 40 for v in values):
         return None
-    made = compute(f, [np.array(v) if v.ndim else v for v in values])
+    writes = compute(f, [np.array(v) if v.ndim else v for v in values])
     if f.kind == "tensor":
-        for place, array in made:
+        for place, array in writes:
             _write(arguments[place].array(blocks), array)
         return blocks, []
     if call.out is _MISSING or call.out is None:
-        return blocks, [array for _, array in made]
+        return blocks, [array for _, array in writes]
     places = call.out if isinstance(call.out, list | tuple) else [call.out]
-    if len(places) != len(made) or not all(isinstance(v, View) for v in places):
+    if len(places) != len(writes) or not all(isinstance(v, View) for v in places):
         return None
-    for v, (_, array), (dtype, _) in zip(places, made, f.results, strict=True):
+    for v, (_, array), (dtype, _) in zip(places, writes, f.results, strict=True):
         if not v.taken(dtype, True) or v.shape != array.shape:
             return None
-    for v, (_, array) in zip(places, made, strict=True):
+    for v, (_, array) in zip(places, writes, strict=True):
         _write(v.array(blocks), array)
     return blocks, []
 
@@ -336,15 +340,15 @@ def outcome(call: Call, function: Any) -> str:
     if want is None:
         return "taken, and the model refuses it"
     blocks, results = want
-    found = _differences(call.blocks, blocks, "memory is wrong")
-    if found or not results:
-        if not found and result is not (
+    difference = _differences(call.blocks, blocks, "memory is wrong")
+    if difference or not results:
+        if not difference and result is not (
             named.get("out") if call.function.kind == "graph" else None
         ):
             return f"the result is {result!r}"
-        return found
-    given = result if isinstance(result, tuple) else (result,)
-    for g, w in zip(given, results, strict=True):
+        return difference
+    results_of_call = result if isinstance(result, tuple) else (result,)
+    for g, w in zip(results_of_call, results, strict=True):
         if not isinstance(g, Tensor) or g.dtype != w.dtype or g.shape != w.shape:
             return f"the result is {g!r}, expected {w!r}"
         if g.numpy().tobytes() != w.tobytes():
@@ -352,17 +356,17 @@ def outcome(call: Call, function: Any) -> str:
     return ""
 
 
-def _differences(found: Sequence[Any], want: Sequence[Any], words: str) -> str:
-    for k, (a, b) in enumerate(zip(found, want, strict=True)):
+def _differences(memory: Sequence[Any], want: Sequence[Any], words: str) -> str:
+    for k, (a, b) in enumerate(zip(memory, want, strict=True)):
         if not np.array_equal(a, b):
             return f"{words}: block {k} at byte {int(np.nonzero(a != b)[0][0])}"
     return ""
 
 
-def call_number(k: int, seed: int, made: Sequence[Function]) -> Call:
+def call_number(k: int, seed: int, functions_drawn: Sequence[Function]) -> Call:
     """Call k of a seed."""
     rng = Random(f"call {seed} {k}")
-    return make_call(rng.choice(made), rng)
+    return make_call(rng.choice(functions_drawn), rng)
 
 
 def shown(call: Call) -> str:
@@ -375,17 +379,17 @@ def main(library: str, *numbers: str) -> None:
     """As the module says."""
     seed, count, first, calls = map(int, numbers)
     warnings.simplefilter("ignore")
-    made = functions(seed, count)
+    functions_drawn = functions(seed, count)
     executor = Executor(load_module(library))
-    taken = 0
+    accepted = 0
     for k in range(first, first + calls):
-        call = call_number(k, seed, made)
+        call = call_number(k, seed, functions_drawn)
         print(k, flush=True)
-        taken += expected(call) is not None
+        accepted += expected(call) is not None
         wrong = outcome(call, executor[call.function.name])
         if wrong:
             print(f"! {k}: {wrong}\n    {shown(call)}", flush=True)
-    print(f"= {taken} taken", flush=True)
+    print(f"= {accepted} taken", flush=True)
 
 
 if __name__ == "__main__":

@@ -64,8 +64,8 @@ def functions(seed: int, count: int) -> tuple[Function, ...]:
     )
 
 
-def _dims(rng: Random, least: int = 0) -> tuple[Dim, ...]:
-    return tuple(rng.choice(_DIMS) for _ in range(rng.choice((1, 1, 2, 2, 3, 4, least))))
+def _dims(rng: Random, min_rank: int = 0) -> tuple[Dim, ...]:
+    return tuple(rng.choice(_DIMS) for _ in range(rng.choice((1, 1, 2, 2, 3, 4, min_rank))))
 
 
 def _tensor_program(name: str, rng: Random) -> Function:
@@ -90,10 +90,12 @@ def _tensor_program(name: str, rng: Random) -> Function:
     last = sorted((order[i] for i in tensors), key=lambda old: drafts[old].written)
     for i, old in zip(tensors, last, strict=True):  # what is written follows what is read
         order[i] = old
-    at = {old: new for new, old in enumerate(order)}
+    new_places = {old: new for new, old in enumerate(order)}
     params = [drafts[old] for old in order]
     named = tuple(Param(f"p{i}", p.dtype, p.dims, p.written) for i, p in enumerate(params))
-    actions = [Action(op, at[t], tuple(at[s] for s in sources)) for op, t, sources in plans]
+    actions = [
+        Action(op, new_places[t], tuple(new_places[s] for s in sources)) for op, t, sources in plans
+    ]
     return Function(name, "tensor", named, tuple(sorted(actions, key=lambda a: a.target)))
 
 
@@ -107,13 +109,13 @@ def _graph(name: str, rng: Random) -> Function:
             actions.append(Action("neg", k, (0,)))
             results.append((dtype, dims))
             continue
-        other = Param(f"p{len(params)}", dtype, dims)
+        operand = Param(f"p{len(params)}", dtype, dims)
         sizes = dims
         if op == "concat":
             first = rng.choice((2, "m"))
-            other = Param(other.name, dtype, (first, *dims[1:]))
+            operand = Param(operand.name, dtype, (first, *dims[1:]))
             sizes = (_sum(dims[0], first), *dims[1:])
-        params.append(other)
+        params.append(operand)
         actions.append(Action(op, k, (0, len(params) - 1)))
         results.append((dtype, sizes))
     return Function(name, "graph", tuple(params), tuple(actions), tuple(results))
@@ -173,10 +175,10 @@ def _graph_lines(f: Function) -> list[str]:
     return [*lines, f"        return {ys if len(f.actions) == 1 else f'({ys})'}"]
 
 
-def module_text(made: Sequence[Function]) -> str:
+def module_text(functions_drawn: Sequence[Function]) -> str:
     """The script of a module of all."""
     head = ['@tk.script.ir_module(name="calls")', "class Calls:"]
-    return "\n".join([*head, *(f.text() for f in made)])
+    return "\n".join([*head, *(f.text() for f in functions_drawn)])
 
 
 # ---- what they compute --------------------------------------------------------------------------
@@ -209,27 +211,27 @@ def bind(f: Function, shapes: Mapping[int, Sequence[int]]) -> dict[str, int] | N
 def compute(f: Function, values: Sequence[Any]) -> list[tuple[int, Any]]:
     """What parameters get, or the results of a graph, by place. `values` are arrays as they are
     before the call, and numbers in their types."""
-    made = []
+    writes = []
     for action in f.actions:
-        given = [values[s] for s in action.sources]
+        sources = [values[s] for s in action.sources]
         match action.op:
             case "number" | "first":
                 target = values[action.target].copy()
-                target[() if action.op == "number" else 0] = given[0]
-                made.append((action.target, target))
+                target[() if action.op == "number" else 0] = sources[0]
+                writes.append((action.target, target))
             case "copy":
-                made.append((action.target, given[0]))
+                writes.append((action.target, sources[0]))
             case "flip":
-                made.append((action.target, given[0][::-1]))
+                writes.append((action.target, sources[0][::-1]))
             case "own":
-                made.append((action.target, -values[action.target]))
+                writes.append((action.target, -values[action.target]))
             case "neg":
-                made.append((action.target, -given[0]))
+                writes.append((action.target, -sources[0]))
             case "add":
-                made.append((action.target, given[0] + given[1]))
+                writes.append((action.target, sources[0] + sources[1]))
             case "concat":
-                made.append((action.target, np.concatenate(given)))
-    return [(place, np.asarray(array)) for place, array in made]
+                writes.append((action.target, np.concatenate(sources)))
+    return [(place, np.asarray(array)) for place, array in writes]
 
 
 __all__ = [

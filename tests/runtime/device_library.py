@@ -341,16 +341,16 @@ def artifacts(
     )
     entry = _entry(metadata, {"KIND": kind, **changes})
     plan = LinkPlan("gpu", TRIPLE)
-    made = [
+    members = [
         Artifact("host", "native", "link.json", plan.to_bytes()),
         Artifact("host", "native", "entry.c", entry.encode()),
         Artifact("host", "native", "weights.bin", W.tobytes()),
     ]
     for key in keys(kind):
-        made += [Artifact(kind, kind, name, data, key) for name, data in contents.items()]
+        members += [Artifact(kind, kind, name, data, key) for name, data in contents.items()]
         fmap = json.dumps(FMAP).encode()
-        made.append(Artifact(kind, kind, "kernels.fmap.json", fmap, key))
-    return ArtifactSet(made)
+        members.append(Artifact(kind, kind, "kernels.fmap.json", fmap, key))
+    return ArtifactSet(members)
 
 
 def build(

@@ -39,10 +39,10 @@ def build_driver(folder: Path, kind: str, *flags: str) -> Path:
 
 def build_kernels(folder: Path, code: str, source: Path, *flags: str) -> Path:
     """What the look-alike of CUDA's driver runs for a module: `source`, under its code's hash."""
-    made = folder / f"{hashlib.sha256(code.encode()).hexdigest()}.so"
+    object_path = folder / f"{hashlib.sha256(code.encode()).hexdigest()}.so"
     command = [require("gcc"), "-g", "-O1", "-Wall", "-Wextra", "-Werror", *flags]
-    subprocess.run([*command, "-shared", "-fPIC", "-o", made, source], check=True)
-    return made
+    subprocess.run([*command, "-shared", "-fPIC", "-o", object_path, source], check=True)
+    return object_path
 
 
 class Stand:
@@ -51,31 +51,33 @@ class Stand:
     def __init__(self, folder: Path, kind: str, sanitizer: str):
         gcc = require("gcc")
         self.folder = folder
-        more = _FLAGS[sanitizer]
-        made = device_library.artifacts(kind=kind)
-        compiler = " ".join([gcc, *more]) if more else None
-        self.library = link_artifacts(made, folder / "gpu.so", fcompile=compiler)
-        build_driver(folder, kind, *more)
+        sanitizer_flags = _FLAGS[sanitizer]
+        artifacts_of_library = device_library.artifacts(kind=kind)
+        compiler = " ".join([gcc, *sanitizer_flags]) if sanitizer_flags else None
+        self.library = link_artifacts(artifacts_of_library, folder / "gpu.so", fcompile=compiler)
+        build_driver(folder, kind, *sanitizer_flags)
         if kind == "cuda":
-            build_kernels(folder, device_library.PTX, _CUDA.parent / "kernels.c", *more)
+            build_kernels(folder, device_library.PTX, _CUDA.parent / "kernels.c", *sanitizer_flags)
         host = [f"-I{CRT}", f'-DDRIVER="device_host_{kind}.h"', "-o", folder / "host"]
         host += [HERE / "device_host.c", "-ldl", "-lpthread"]
-        subprocess.run([gcc, "-g", "-Wall", "-Wextra", "-Werror", *more, *host], check=True)
+        subprocess.run(
+            [gcc, "-g", "-Wall", "-Wextra", "-Werror", *sanitizer_flags, *host], check=True
+        )
 
-    def run(self, what: str, library: Path | None = None, **environment: str) -> list[str]:
+    def run(self, scenario: str, library: Path | None = None, **environment: str) -> list[str]:
         """The lines that the program prints."""
         place = {"LD_LIBRARY_PATH": str(self.folder), "LOOKALIKE_DIR": str(self.folder)}
         path = library or self.library
-        done = run(self.folder / "host", path, what, **{**place, **environment})
-        assert done.returncode == 0, (
-            f"{done.returncode}: {done.stdout[-2000:]}{done.stderr[-6000:]}"
+        process = run(self.folder / "host", path, scenario, **{**place, **environment})
+        assert process.returncode == 0, (
+            f"{process.returncode}: {process.stdout[-2000:]}{process.stderr[-6000:]}"
         )
-        return done.stdout.splitlines()
+        return process.stdout.splitlines()
 
     def check_valgrind(self) -> None:
         """One life of the library without a complaint."""
         options = ["-q", "--error-exitcode=9", "--leak-check=full"]
         command = [require("valgrind"), *options, self.folder / "host", self.library, "once"]
         place = {"LD_LIBRARY_PATH": str(self.folder), "LOOKALIKE_DIR": str(self.folder)}
-        done = run(*command, seconds=300, **place)
-        assert (done.returncode, done.stdout) == (0, "0 \n"), done.stderr
+        process = run(*command, seconds=300, **place)
+        assert (process.returncode, process.stdout) == (0, "0 \n"), process.stderr

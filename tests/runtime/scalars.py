@@ -44,12 +44,15 @@ def signatures() -> dict[str, tuple[tuple[str, ...], tuple[int, ...]]]:
         out[f"first_{d}"] = ((d, f"t:{d}"), (0,))
         out[f"last_{d}"] = ((f"t:{d}", d), (1,))
         out[f"middle_{d}"] = ((f"t:{d}", d, f"t:{d}"), (1, 1))
-    every = (*DTYPES, *reversed(DTYPES))
-    out["every"] = ((*every, *(f"t:{d}" for d in every)), tuple(range(len(every))))
+    all_types = (*DTYPES, *reversed(DTYPES))
+    out["every"] = ((*all_types, *(f"t:{d}" for d in all_types)), tuple(range(len(all_types))))
     numbers = [i for i, d in enumerate(_MIXED) if d != "t"]
-    taken = tuple(numbers[-3:])
-    typed = iter(taken)
-    out["mixed"] = (tuple(f"t:{_MIXED[next(typed)]}" if d == "t" else d for d in _MIXED), taken)
+    number_places = tuple(numbers[-3:])
+    typed = iter(number_places)
+    out["mixed"] = (
+        tuple(f"t:{_MIXED[next(typed)]}" if d == "t" else d for d in _MIXED),
+        number_places,
+    )
     return out
 
 
@@ -59,14 +62,14 @@ SIGNATURES = signatures()
 def module() -> IRModule:
     """All of them."""
     lines = ['@tk.script.ir_module(name="scalars")', "class Scalars:"]
-    for name, (params, taken) in SIGNATURES.items():
+    for name, (params, number_places) in SIGNATURES.items():
         declared = [
             f'p{i}: T.Buffer((1,), "{d[2:]}")' if d[:2] == "t:" else f"p{i}: T.{d}"
             for i, d in enumerate(params)
         ]
         tensors = [i for i, d in enumerate(params) if d[:2] == "t:"]
         lines += ["    @T.prim_func", f"    def {name}({', '.join(declared)}):"]
-        lines += [f"        p{t}[0] = p{n}" for t, n in zip(tensors, taken, strict=True)]
+        lines += [f"        p{t}[0] = p{n}" for t, n in zip(tensors, number_places, strict=True)]
     return from_source("\n".join(lines))
 
 
@@ -118,11 +121,11 @@ def bits(dtype: str, value: Any) -> bytes:
         return np.array(float(value)).astype(FLOATS[dtype]).tobytes()
 
 
-def same(dtype: str, found: bytes, value: Any) -> bool:
+def same(dtype: str, data: bytes, value: Any) -> bool:
     """Whether the bits are right; any NaN is one."""
     if dtype in FLOATS and math.isnan(value):
-        return bool(np.isnan(np.frombuffer(found, FLOATS[dtype])[0]))
-    return found == bits(dtype, value)
+        return bool(np.isnan(np.frombuffer(data, FLOATS[dtype])[0]))
+    return data == bits(dtype, value)
 
 
 def calls(values: dict[str, list[Any]]) -> Iterator[tuple[str, list[Any]]]:
@@ -144,13 +147,13 @@ def in_order(name: str, numbers: Sequence[Any], tensors: Sequence[Any]) -> list[
     return [next(tensor if d[:2] == "t:" else number) for d in SIGNATURES[name][0]]
 
 
-def wrong_bits(name: str, numbers: Sequence[Any], found: Sequence[bytes]) -> list[object]:
+def wrong_bits(name: str, numbers: Sequence[Any], data_of_tensors: Sequence[bytes]) -> list[object]:
     """What the tensors got that they should not."""
-    params, taken = SIGNATURES[name]
+    params, number_places = SIGNATURES[name]
     by_place = dict(zip([i for i, d in enumerate(params) if d[:2] != "t:"], numbers, strict=True))
     return [
         (name, i, by_place[i], data.hex())
-        for i, data in zip(taken, found, strict=True)
+        for i, data in zip(number_places, data_of_tensors, strict=True)
         if not same(params[i], data, by_place[i])
     ]
 

@@ -46,14 +46,14 @@ class Given:
 
 
 @pytest.fixture(scope="module")
-def made() -> tk.Executable:
+def compiled() -> tk.Executable:
     return tk.compile(from_source(TEXT), tk.Target("native"))
 
 
 @pytest.fixture(scope="module")
-def module(made: tk.Executable) -> Iterator[Module]:
+def module(compiled: tk.Executable) -> Iterator[Module]:
     register_function("test_actual_types.host", lambda x: x)
-    yield made.jit()
+    yield compiled.jit()
     tk.runtime.unregister_function("test_actual_types.host")
 
 
@@ -140,15 +140,15 @@ def _outcome(call: Callable[[], object]) -> str:
 
 
 @pytest.mark.parametrize("use", USES)
-def test_texts(made: tk.Executable, module: Module, use: str, tmp_path: Path) -> None:
+def test_texts(compiled: tk.Executable, module: Module, use: str, tmp_path: Path) -> None:
     """Every call that takes one: it is taken as it is, or the error is ours."""
     for text in TEXTS:
         if use == "error of a function":
             with pytest.raises(UserError) as caught:
-                USES[use](made, module, text, tmp_path)
+                USES[use](compiled, module, text, tmp_path)
             assert caught.value.message == text  # the very one
             continue
-        code = _outcome(lambda t=text: USES[use](made, module, t, tmp_path))  # type: ignore[misc]
+        code = _outcome(lambda t=text: USES[use](compiled, module, t, tmp_path))  # type: ignore[misc]
         if "function" in use and use != "answer of a function":
             assert code, f"{text!r} is the name of none"
         if use.startswith("value") or use == "answer of a function":
@@ -160,9 +160,9 @@ def test_texts(made: tk.Executable, module: Module, use: str, tmp_path: Path) ->
 @pytest.mark.parametrize("text", TEXTS)
 def test_texts_come_back(module: Module, text: str) -> None:
     """As they were given; bytes of other programs are halves of pairs, which come and go too."""
-    same = Executor(module)["same"]
-    if _outcome(lambda: same(text)) == "":
-        assert same(text) == text
+    identity = Executor(module)["same"]
+    if _outcome(lambda: identity(text)) == "":
+        assert identity(text) == text
     else:
         assert max(text) >= "\ud800" and text != "\udcff"
 
@@ -212,10 +212,12 @@ def _liar(base: type, attribute: str, answer: Any) -> Any:
             raise answer
         return answer
 
-    made = type("Liar", (base,), {attribute: say if attribute[:3] == "__i" else property(say)})
+    liar_class = type(
+        "Liar", (base,), {attribute: say if attribute[:3] == "__i" else property(say)}
+    )
     if base is np.ndarray:
-        return np.ones((2, 3), F).view(made)
-    return made(np.ones((2, 3), F)) if base is Exports else made("1")
+        return np.ones((2, 3), F).view(liar_class)
+    return liar_class(np.ones((2, 3), F)) if base is Exports else liar_class("1")
 
 
 ATTRIBUTES = (
@@ -267,10 +269,10 @@ def test_objects_that_lie(module: Module, call: str, base: type) -> None:
 
 
 def _tensor(**changes: Any) -> tuple[DLTensor, object]:
-    view, kept = describe_array(np.ones((2, 3), F))
+    view, owner = describe_array(np.ones((2, 3), F))
     for name, value in changes.items():
         setattr(view, name, value)
-    return view, kept
+    return view, owner
 
 
 def _sizes(*numbers: int) -> Any:
@@ -305,22 +307,22 @@ WRONG: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("lie", WRONG)
 def test_tensors_of_others(module: Module, lie: str) -> None:
     """A host's function and a loader give what they like: an error, or an array of that shape."""
-    view, kept = _tensor(**WRONG[lie])
+    view, owner = _tensor(**WRONG[lie])
     value = Value()
     value.kind, value.payload.pointer = 7, ctypes.addressof(view)
     with pytest.raises(UserError) as caught:
         from_value(module.library, value)
     assert isinstance(caught.value, TypeError | ValueError)
-    del kept
+    del owner
 
 
 def test_tensors_of_others_that_are_right(module: Module) -> None:
     for changes in ({}, {"shape": _sizes(2, 0), "data": None}, {"strides": None}, {"ndim": 0}):
-        view, kept = _tensor(**changes)
+        view, owner = _tensor(**changes)
         value = Value()
         value.kind, value.payload.pointer = 7, ctypes.addressof(view)
         assert from_value(module.library, value).numpy().all()
-        del kept
+        del owner
 
 
 # ---- errors of functions ------------------------------------------------------------------------

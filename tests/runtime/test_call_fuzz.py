@@ -54,7 +54,7 @@ def run_calls(folder: Path, seed: int, programs: int, calls: int) -> Tally:
         numbers = map(str, (seed, programs, first, calls - first))
         command = [sys.executable, "-m", "tests.runtime.call_fuzz", str(library), *numbers]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             cwd=ROOT,
             env=environ,
@@ -63,12 +63,12 @@ def run_calls(folder: Path, seed: int, programs: int, calls: int) -> Tally:
             timeout=1200,
             check=False,
         )
-        first = _read(done.stdout.splitlines(), done, tally, first)
+        first = _read(process.stdout.splitlines(), process, tally, first)
     return tally
 
 
 def _read(
-    lines: list[str], done: subprocess.CompletedProcess[str], tally: Tally, first: int
+    lines: list[str], process: subprocess.CompletedProcess[str], tally: Tally, first: int
 ) -> int:
     """Add what a process said; the call after its last one."""
     last = first - 1
@@ -80,10 +80,12 @@ def _read(
         elif line.isdigit():
             last = int(line)
     tally.calls += last + 1 - first
-    if done.returncode != 0:
-        assert last >= first, done.stderr
+    if process.returncode != 0:
+        assert last >= first, process.stderr
         tally.crashes += 1
-        tally.findings.append(f"! {last}: ended with {done.returncode}: {done.stderr[-2000:]}")
+        tally.findings.append(
+            f"! {last}: ended with {process.returncode}: {process.stderr[-2000:]}"
+        )
     return last + 1
 
 
@@ -104,15 +106,15 @@ def test_twenty_thousand_calls(part: int, tmp_path: Path) -> None:
 
 
 def _kinds() -> Iterator[tuple[str, bool]]:
-    made = functions(0, 12)
+    functions_drawn = functions(0, 12)
     for k in range(600):
-        call = call_number(k, 0, made)
+        call = call_number(k, 0, functions_drawn)
         yield call.function.kind, expected(call) is not None
 
 
 def test_calls_are_of_every_kind() -> None:
     """Both kinds of functions, taken and refused, often."""
-    found = list(_kinds())
+    kinds_of_calls = list(_kinds())
     for kind in ("tensor", "graph"):
-        for taken in (True, False):
-            assert found.count((kind, taken)) > 40
+        for is_accepted in (True, False):
+            assert kinds_of_calls.count((kind, is_accepted)) > 40

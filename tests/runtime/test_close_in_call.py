@@ -115,7 +115,7 @@ def graph(lib: Module, x: Any, **named: Any) -> Any:
 def test_calls_of_another_load_do_not_matter(lib: Module) -> None:
     """Of the same file, which is one library to the system."""
     inside, go_on = threading.Event(), threading.Event()
-    other = load_module(lib.path)
+    second_load = load_module(lib.path)
 
     def wait() -> None:
         inside.set()
@@ -128,7 +128,7 @@ def test_calls_of_another_load_do_not_matter(lib: Module) -> None:
     try:
         assert inside.wait(60)
         hook.clear()
-        other.close()
+        second_load.close()
         with pytest.raises(UserError, match="a call of it is under way|calls of it are under way"):
             lib.close()
     finally:
@@ -192,7 +192,7 @@ def test_from_another_thread(lib: Module, call: str, wait: bool) -> None:
     """It is refused, or comes after the call, and what is called in between raises."""
     entered, go_on = threading.Event(), threading.Event()
     results: list[Any] = []
-    said: list[str] = []
+    answers: list[str] = []
 
     def stop_here() -> None:
         entered.set()
@@ -203,11 +203,11 @@ def test_from_another_thread(lib: Module, call: str, wait: bool) -> None:
     caller.start()
     assert entered.wait(60)
     hook.clear()
-    closer = threading.Thread(target=close_in(lib, said, wait=wait))
+    closer = threading.Thread(target=close_in(lib, answers, wait=wait))
     closer.start()
     if not wait:
         closer.join(60)
-        assert said == ["in-use"]
+        assert answers == ["in-use"]
         np.testing.assert_array_equal(graph(lib, X), 2 * X)
     else:
         while not lib.library.using._closers:
@@ -218,17 +218,17 @@ def test_from_another_thread(lib: Module, call: str, wait: bool) -> None:
     caller.join(60)
     closer.join(60)
     np.testing.assert_array_equal(results[0], 2 * X)
-    assert said == (["closed"] if wait else ["in-use"])
+    assert answers == (["closed"] if wait else ["in-use"])
     lib.close()
 
 
 def test_a_second_load_of_the_file(lib: Module) -> None:
     """Its calls are not this one's: it is closed beside them, and they go on."""
     again = load_module(lib.path)
-    said: list[str] = []
-    hook.append(close_in(again, said))
+    answers: list[str] = []
+    hook.append(close_in(again, answers))
     np.testing.assert_array_equal(graph(lib, Exports()), 2 * X)
-    assert said == ["closed"]
+    assert answers == ["closed"]
     hook.clear()
     np.testing.assert_array_equal(graph(lib, X), 2 * X)
     lib.close()
@@ -241,13 +241,13 @@ def test_calls_and_closes_at_random(exported: Path, tmp_path: Path, lib: Module)
     shared = [load_module(path)]
     stop = threading.Event()
 
-    def call(which: int) -> None:
+    def call(call_number: int) -> None:
         names = list(CALLS)
         while not stop.is_set():
-            which += 1
+            call_number += 1
             try:
-                if not np.array_equal(CALLS[names[which % len(names)]](shared[0]), 2 * X):
-                    wrong.append(names[which % len(names)])
+                if not np.array_equal(CALLS[names[call_number % len(names)]](shared[0]), 2 * X):
+                    wrong.append(names[call_number % len(names)])
             except UserError as error:
                 if error.code != "closed":
                     wrong.append(error)

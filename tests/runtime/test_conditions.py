@@ -53,8 +53,8 @@ def model() -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = tk.compile(tk.frontend.from_onnx(model()))
-    return built.export_library(tmp_path_factory.mktemp("positions") / "positions.so")
+    executable = tk.compile(tk.frontend.from_onnx(model()))
+    return executable.export_library(tmp_path_factory.mktemp("positions") / "positions.so")
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +69,8 @@ def rows(batch: int, length: int) -> np.ndarray:
 @pytest.mark.parametrize("length", range(1, 9))
 def test_lengths_within_the_table(executor: Executor, length: int) -> None:
     x = rows(2, length)
-    made = executor["main"](x)
-    np.testing.assert_array_equal(made.numpy(), x + TABLE[:length])
+    result = executor["main"](x)
+    np.testing.assert_array_equal(result.numpy(), x + TABLE[:length])
 
 
 @pytest.mark.parametrize("filled", [False, True])
@@ -127,11 +127,11 @@ for arguments in (x,), (x, x.copy()):
     importlib.util.find_spec("tvm_ffi") is None, reason="apache-tvm-ffi is not installed"
 )
 def test_tvm_ffi(path: Path) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", FFI, str(path)], capture_output=True, text=True, timeout=120
     )
-    assert done.returncode == 0, done.stderr
-    first, second = done.stdout.splitlines()
+    assert process.returncode == 0, process.stderr
+    first, second = process.stdout.splitlines()
     assert first.endswith(TOO_LONG) and second.endswith(TOO_LONG)
 
 
@@ -165,10 +165,10 @@ def test_a_window_larger_than_its_input(stride: int) -> None:
             with pytest.raises(ValueError, match=f"main: h is {height}; expected h >= [23] "):
                 run(x)
         else:
-            made = run(x).numpy()
-            assert made.shape == (1, 16, 4 + rows, (8 - 3) // stride + 1)
-            assert (made[:, :, :4] == 0).all()
-            np.testing.assert_allclose(made[:, :, 4:], 144, rtol=1e-5)
+            result = run(x).numpy()
+            assert result.shape == (1, 16, 4 + rows, (8 - 3) // stride + 1)
+            assert (result[:, :, :4] == 0).all()
+            np.testing.assert_allclose(result[:, :, 4:], 144, rtol=1e-5)
 
 
 # ---- names -------------------------------------------------------------------------------------
@@ -176,8 +176,8 @@ def test_a_window_larger_than_its_input(stride: int) -> None:
 
 def test_inputs_by_the_models_names(executor: Executor) -> None:
     x = rows(1, 2)
-    made = executor["main"](**{"input.1": x})
-    np.testing.assert_array_equal(made.numpy(), x + TABLE[:2])
+    result = executor["main"](**{"input.1": x})
+    np.testing.assert_array_equal(result.numpy(), x + TABLE[:2])
     with pytest.raises(TypeError, match=r"no input 'input\.2'; it has input\.1"):
         executor["main"](**{"input.2": x})
     with pytest.raises(ValueError, match=r"input 'input\.1' must have 3 dimensions, \[batch, seq-"):

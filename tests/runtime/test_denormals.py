@@ -155,12 +155,12 @@ def test_the_callers_own_state_holds_in_every_thread(
     x, before = numbers(), states.state()
     states.set_state(before | 0x8040)
     try:
-        found = [libraries[k].with_threads(n)(x, INDICES)[0] for k in libraries for n in (1, 4)]
+        outputs = [libraries[k].with_threads(n)(x, INDICES)[0] for k in libraries for n in (1, 4)]
         after = states.state()
     finally:
         states.set_state(before)
     assert after & 0xFFC0 == (before | 0x8040) & 0xFFC0
-    for y in found:
+    for y in outputs:
         np.testing.assert_array_equal(y, quarter(x, True))
 
 
@@ -198,22 +198,27 @@ def test_functions_of_flushed_numbers() -> None:
     results = tk.compile(mod, denormals="flush")(x)
     for (name, f), y in zip(FUNCTIONS.items(), results, strict=True):
         with np.errstate(all="ignore"):
-            own, zero = (f(v.astype(np.float64)).astype(np.float32) for v in (x, 0 * x))
-        same = [np.isclose(y, v, rtol=1e-6, atol=TINY, equal_nan=True) for v in (own, zero)]
-        assert (same[0] | same[1]).all(), (name, x[~(same[0] | same[1])][:3])
+            of_number, zero = (f(v.astype(np.float64)).astype(np.float32) for v in (x, 0 * x))
+        close_enough = [
+            np.isclose(y, v, rtol=1e-6, atol=TINY, equal_nan=True) for v in (of_number, zero)
+        ]
+        assert (close_enough[0] | close_enough[1]).all(), (
+            name,
+            x[~(close_enough[0] | close_enough[1])][:3],
+        )
 
 
 def test_it_is_written_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In metadata, in the report, in the header; where it is not asked for, in none."""
-    for kept, count in (("keep", 0), ("flush", 1)):
-        exe = exported(denormals=kept)
-        path = exe.export_library(tmp_path / f"{kept}.so")
+    for mode, count in (("keep", 0), ("flush", 1)):
+        exe = exported(denormals=mode)
+        path = exe.export_library(tmp_path / f"{mode}.so")
         assert len(re.findall("#define QUARTER_FLUSHES_DENORMALS 1", exe.header())) == count
         assert main(["inspect", str(path)]) == 0
         assert len(re.findall("denormals +count as 0", capsys.readouterr().out)) == count
         assert main(["inspect", str(path), "--json"]) == 0
-        shown = json.loads(capsys.readouterr().out)["metadata"]["target"]
-        assert shown.get("denormals", "keep") == kept
+        target_fields = json.loads(capsys.readouterr().out)["metadata"]["target"]
+        assert target_fields.get("denormals", "keep") == mode
     assert exported(denormals="flush").target.flushes_denormals
 
 

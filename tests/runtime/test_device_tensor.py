@@ -50,9 +50,9 @@ def sample(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 def there(array: Any) -> DeviceTensor:
-    made = tk.nd.array(array, here())
-    assert isinstance(made, DeviceTensor)
-    return made
+    tensor = tk.nd.array(array, here())
+    assert isinstance(tensor, DeviceTensor)
+    return tensor
 
 
 @pytest.mark.parametrize("dtype", DTYPES.split())
@@ -151,10 +151,10 @@ def test_who_frees_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     real = driver.new_memory
 
     def counted(context: Any, nbytes: int) -> Any:
-        made = real(context, nbytes)
-        handle = made.handle
-        weakref.finalize(made, lambda: freed.append(handle))
-        return made
+        buffer = real(context, nbytes)
+        handle = buffer.handle
+        weakref.finalize(buffer, lambda: freed.append(handle))
+        return buffer
 
     monkeypatch.setattr(driver, "new_memory", counted)
 
@@ -272,7 +272,7 @@ def test_a_child_of_fork_says_so() -> None:
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as stream:
-        said = stream.read()
+        output = stream.read()
     os.waitpid(child, 0)
     api = driver_of(here()).api
-    assert said.startswith(f"no-driver: {api} was in use before this process was forked")
+    assert output.startswith(f"no-driver: {api} was in use before this process was forked")

@@ -50,9 +50,9 @@ def cuda_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def module(path: Path) -> Iterator[Module]:
     if not opencl_devices():
         pytest.skip("no device of OpenCL")
-    made = load_module(path)
-    yield made
-    made.close()
+    loaded = load_module(path)
+    yield loaded
+    loaded.close()
 
 
 @pytest.fixture(params=["opencl", "cuda"])
@@ -62,9 +62,9 @@ def either(cuda_path: Path, request: pytest.FixtureRequest) -> Iterator[Module]:
         yield request.getfixturevalue("module")
         return
     require_cuda()
-    made = load_module(cuda_path)
-    yield made
-    made.close()
+    loaded = load_module(cuda_path)
+    yield loaded
+    loaded.close()
 
 
 def on(module: Module, index: int = 0) -> Device:
@@ -171,8 +171,8 @@ def test_an_executor_goes_on_after_a_failed_close(path: Path) -> None:
     assert np.array_equal(y, expected(numbers(4)))
 
 
-@pytest.mark.parametrize("where", ["x", "y", "z"])
-def test_where_each_function_is_built(where: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["x", "y", "z"])
+def test_where_each_function_is_built(place: str, tmp_path: Path) -> None:
     """The sentences of a build that fails, on the real compiler."""
     if not opencl_devices():
         pytest.skip("no device of OpenCL")
@@ -185,8 +185,8 @@ def test_where_each_function_is_built(where: str, tmp_path: Path) -> None:
         "y": (KERNELS, {"SCALE": "scael"}, "target key 'opencl a' has no function scael"),
         "z": (KERNELS.replace("float factor, long n", "long n"), {}, None),
     }
-    kernels, changes, words = broken[where]
-    kernels = kernels.replace("* factor", "* 2") if where == "z" else kernels
+    kernels, changes, words = broken[place]
+    kernels = kernels.replace("* factor", "* 2") if place == "z" else kernels
     words = words or "scale takes 3 arguments, expected 4"
     code = {"kernels.cl": kernels}
     module = load_module(device_library.build(tmp_path / "broken.so", code, **changes))
@@ -256,15 +256,18 @@ CHOICES: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "wanted"), CHOICES, ids=lambda c: str(c)[:40])
-def test_choices(path: Path, given: Any, wanted: str) -> None:
-    if re.fullmatch(r"cpu:\d opencl:\d opencl:\d", wanted):
-        module = load_module(path, given)  # opens no device
-        assert " ".join(map(str, module.assigned(None))) == wanted
-        assert " ".join(map(str, module.assigned(given))) == wanted
+@pytest.mark.parametrize(("selection", "expected"), CHOICES, ids=lambda c: str(c)[:40])
+def test_choices(path: Path, selection: Any, expected: str) -> None:
+    if re.fullmatch(r"cpu:\d opencl:\d opencl:\d", expected):
+        module = load_module(path, selection)  # opens no device
+        assert " ".join(map(str, module.assigned(None))) == expected
+        assert " ".join(map(str, module.assigned(selection))) == expected
         return
-    for use in (lambda: load_module(path, given), lambda: Executor(load_module(path), given)):
-        with pytest.raises(UserError, match=f"(?s){wanted}") as error:
+    for use in (
+        lambda: load_module(path, selection),
+        lambda: Executor(load_module(path), selection),
+    ):
+        with pytest.raises(UserError, match=f"(?s){expected}") as error:
             use()
         assert error.value.code == "device"
 
@@ -274,8 +277,8 @@ def test_one_key_for_several_rows() -> None:
     from tensorkiln.runtime.device import assign_devices
 
     rows = [DeviceInfo("k", "opencl", 1), DeviceInfo("k", "opencl", 2)]
-    found = assign_devices(rows, {"k": [tk.opencl(3), tk.opencl(1)]}, "it")
-    assert list(map(str, found)) == ["opencl:3", "opencl:1"]
+    assigned_devices = assign_devices(rows, {"k": [tk.opencl(3), tk.opencl(1)]}, "it")
+    assert list(map(str, assigned_devices)) == ["opencl:3", "opencl:1"]
     with pytest.raises(UserError, match="needs one more device for opencl"):
         assign_devices(rows, {"k": tk.opencl(3)}, "it")
 
@@ -283,8 +286,8 @@ def test_one_key_for_several_rows() -> None:
 def test_libraries_without_a_table(tmp_path: Path) -> None:
     module = load_module(sample.build(tmp_path / "mlp.so"))
     assert "devices" not in module.metadata
-    for given in (None, tk.cpu(), [tk.cpu(1)]):
-        Executor(module, given)
+    for device_choice in (None, tk.cpu(), [tk.cpu(1)]):
+        Executor(module, device_choice)
     with pytest.raises(UserError, match="has no code for cpu:1"):
         Executor(module, [tk.cpu(), tk.cpu(1)])
     with pytest.raises(UserError, match="has no code for opencl:0"):
@@ -441,25 +444,27 @@ def test_every_call_of_the_driver_fails_in_turn(checked: Stand) -> None:
     assert {row[0] for row in rows} == {*CODES} and len(rows) > 600
     passed = set()
     for name, call, error, code, live, sentence in rows:
-        where = f"{name}, call {call}, error {error}: {sentence}"
-        assert live == "0", where
+        context_text = f"{name}, call {call}, error {error}: {sentence}"
+        assert live == "0", context_text
         if code == "0":  # the host's own call, or the name of a device, which is for messages only
             passed.add((name, call))
             continue
-        wanted = CODES[name]
+        expected_code = CODES[name]
         if name not in PLAIN:
-            wanted = {"-4": MEMORY, "-6": 8}.get(error, wanted)
-        assert int(code) == wanted, where
-        assert f"({error})" in sentence and len(sentence) > 30, where
-        assert ("out of memory" in sentence) == (wanted in (8, MEMORY) and error in "-4-5-6"), where
+            expected_code = {"-4": MEMORY, "-6": 8}.get(error, expected_code)
+        assert int(code) == expected_code, context_text
+        assert f"({error})" in sentence and len(sentence) > 30, context_text
+        assert ("out of memory" in sentence) == (
+            expected_code in (8, MEMORY) and error in "-4-5-6"
+        ), context_text
     names = {name for name, _ in passed}
     assert names == {"clGetDeviceIDs", "clGetDeviceInfo", "clCreateContext", "clCreateBuffer"}
     assert len(passed) == 7
 
 
 def test_a_run_makes_nothing_new(checked: Stand) -> None:
-    made = [line.split()[0] for line in checked.run("quiet")]
-    assert made == [
+    calls = [line.split()[0] for line in checked.run("quiet")]
+    assert calls == [
         "clSetKernelArg",
         "clEnqueueNDRangeKernel",
         "clEnqueueWriteBuffer",
@@ -481,8 +486,8 @@ def test_four_threads_on_two_executors(
 
 def test_a_child_of_fork(plain: Stand) -> None:
     """Before the parent has used devices it may use them; later it cannot, but the rest runs."""
-    first, host, later, rest = plain.run("fork")
-    assert (first, host, rest) == ("0 ", "0", "0")
+    first, host, later, remaining_status = plain.run("fork")
+    assert (first, host, remaining_status) == ("0 ", "0", "0")
     assert later.startswith("21 opencl was in use before this process was forked")
 
 
@@ -519,9 +524,11 @@ def test_what_a_driver_says(plain: Stand, environment: dict[str, str], words: st
 
 @pytest.mark.parametrize("log", ["", "line 1: no such type\nline 2: nor this", "x" * 5000])
 def test_the_log_of_a_failed_build(plain: Stand, log: str) -> None:
-    said = "\n".join(plain.run("once", FAKE_LOG=log, FAKE_BUILD="-11"))
+    message = "\n".join(plain.run("once", FAKE_LOG=log, FAKE_BUILD="-11"))
     reason = log[:600] or "it gives no reason"
-    assert said == f"25 opencl:0 (Fake) cannot compile the code of target key 'opencl a': {reason}"
+    assert (
+        message == f"25 opencl:0 (Fake) cannot compile the code of target key 'opencl a': {reason}"
+    )
 
 
 def test_extensions_are_whole_words(plain: Stand, tmp_path: Path) -> None:
@@ -568,13 +575,13 @@ print(json.dumps([sorted(lib.functions), *out]))
         place = str(tmp_path / folder)
         assert plain.run("once", LD_LIBRARY_PATH=place) == [sentence]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "LD_LIBRARY_PATH": place}
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True
         )
-        names, *errors = json.loads(done.stdout or "[]") or [done.stderr]
+        names, *errors = json.loads(process.stdout or "[]") or [process.stderr]
         assert "host_only" in names
         assert len(errors) == 2
-        assert all(code == "no-driver" and "libOpenCL.so.1" in said for code, said in errors)
+        assert all(code == "no-driver" and "libOpenCL.so.1" in message for code, message in errors)
 
 
 def test_sections_of_a_library_with_devices(path: Path) -> None:

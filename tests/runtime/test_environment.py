@@ -35,10 +35,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def dll(library: Path) -> Iterator[ctypes.CDLL]:
     """The library as a program in C has it, read anew."""
-    made = ctypes.CDLL(os.fspath(library))
-    made.kiln_last_error.restype = ctypes.c_char_p
-    yield made
-    _ctypes.dlclose(made._handle)
+    library_dll = ctypes.CDLL(os.fspath(library))
+    library_dll.kiln_last_error.restype = ctypes.c_char_p
+    yield library_dll
+    _ctypes.dlclose(library_dll._handle)
 
 
 @pytest.mark.parametrize(("variable", "text"), CASES)
@@ -52,16 +52,16 @@ def test_python_and_c_agree(
         wish = read_config().num_threads
     except UserError as error:
         assert error.code == "bad-knob"
-        said = str(error).splitlines()[0]
+        message = str(error).splitlines()[0]
         assert dll.kiln_open() == 20
         if not text.isprintable():  # C shows such characters as they are
-            said = said.replace(repr(text), f"'{text}'")
-        assert dll.kiln_last_error().decode() == said
+            message = message.replace(repr(text), f"'{text}'")
+        assert dll.kiln_last_error().decode() == message
         executor = ctypes.c_void_p()
         assert dll.kiln_executor_create(ctypes.byref(executor)) == 20
         with pytest.raises(UserError, match="expected") as caught:
             load_module(library)
-        assert (str(caught.value).splitlines()[0], caught.value.code) == (said, "bad-knob")
+        assert (str(caught.value).splitlines()[0], caught.value.code) == (message, "bad-knob")
         return
     assert dll.kiln_open() == 0, dll.kiln_last_error()
     allowed = len(os.sched_getaffinity(0))

@@ -29,8 +29,8 @@ def batch(n: int) -> np.ndarray:
     return np.random.default_rng(n).standard_normal((n, 8)).astype(np.float32)
 
 
-def close(got: object, want: np.ndarray) -> None:
-    np.testing.assert_allclose(np.asarray(got), want, rtol=1e-5, atol=1e-5)
+def close(result: object, want: np.ndarray) -> None:
+    np.testing.assert_allclose(np.asarray(result), want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 64, 1000, 3])
@@ -55,13 +55,13 @@ def test_fixed_shape_and_names(executor: Executor) -> None:
 
 def test_several_outputs_and_computed_sizes(executor: Executor) -> None:
     x = batch(3)
-    left, right = executor["split"](x)
-    close(left, 2 * x[:, :4])
+    left_half, right = executor["split"](x)
+    close(left_half, 2 * x[:, :4])
     assert right.shape == (12,)
     close(right, 2 * x[:, 4:].ravel())
     first, second = np.zeros((3, 4), np.float32), nd.zeros((12,))
     assert executor["split"](x, out=(first, second)) == (first, second)
-    close(first, left.numpy())
+    close(first, left_half.numpy())
     close(second, right.numpy())
 
 
@@ -135,8 +135,8 @@ def test_torch_goes_in_and_comes_out_without_a_copy(executor: Executor, module: 
     out = torch.zeros(3, 4)
     assert executor["main"](x, out=out) is out
     close(out, sample.expected(x.numpy()))
-    made = torch.from_dlpack(executor["main"](x.t().contiguous().t()))
-    close(made, sample.expected(x.numpy()))
+    tensor = torch.from_dlpack(executor["main"](x.t().contiguous().t()))
+    close(tensor, sample.expected(x.numpy()))
     z = torch.zeros(4)
     module["add_one"](z, z)
     assert z.tolist() == [1, 1, 1, 1]
@@ -216,10 +216,10 @@ def test_many_threads_each_with_an_executor_or_sharing_one(module: Module) -> No
     faults: list[str] = []
 
     def work(seed: int) -> None:
-        own = Executor(module)
+        own_executor = Executor(module)
         for i in range(60):
             x = batch(1 + (seed * 31 + i * 7) % 90)
-            for run in (own["main"], shared["main"]):
+            for run in (own_executor["main"], shared["main"]):
                 if not np.allclose(run(x).numpy(), sample.expected(x), rtol=1e-4, atol=1e-4):
                     faults.append(f"{seed} {i}")
 
@@ -253,9 +253,9 @@ def test_anything_with_jit(module: Module) -> None:
 def test_devices_that_are_not_there(module: Module) -> None:
     with pytest.raises(UserError, match="has no code for cuda:0"):
         Executor(module, Device("cuda", 0, 2))
-    for none in ([], (), {}):
+    for no_devices in ([], (), {}):
         with pytest.raises(UserError, match="at least one device"):
-            Executor(module, none)
+            Executor(module, no_devices)
 
 
 @pytest.mark.parametrize(
@@ -287,13 +287,13 @@ def test_what_is_no_device(module: Module, devices: Any) -> None:
 
 def test_two_libraries_side_by_side(library: Path, tmp_path: Path) -> None:
     kernels = sample.KERNELS.replace("y[i] = x[i] + 1", "y[i] = x[i] + 100")
-    other = load_module(sample.build(tmp_path / "other.so", name="other", kernels=kernels))
+    other_library = load_module(sample.build(tmp_path / "other.so", name="other", kernels=kernels))
     first = load_module(library)
     y = np.zeros(2, np.float32)
-    other["add_one"](np.zeros(2, np.float32), y)
+    other_library["add_one"](np.zeros(2, np.float32), y)
     assert y.tolist() == [100, 100]
     first["add_one"](np.zeros(2, np.float32), y)
     assert y.tolist() == [1, 1]
     with pytest.raises(ValueError):
         Executor(first)["main"](batch(2)[0])
-    close(Executor(other)["main"](batch(50)), sample.expected(batch(50)))
+    close(Executor(other_library)["main"](batch(50)), sample.expected(batch(50)))

@@ -28,15 +28,15 @@ def module() -> Module:
 
 def in_python(function: Any) -> list[object]:
     """The arguments of each call that the builtin hands over from now on."""
-    bound, found = function.__call__.__self__, []
-    slow = bound.slow
+    bound_call, slow_calls = function.__call__.__self__, []
+    slow = bound_call.slow
 
     def call(*arguments: object, **named: object) -> object:
-        found.append((arguments, named))
+        slow_calls.append((arguments, named))
         return slow(*arguments, **named)
 
-    bound.slow = call
-    return found
+    bound_call.slow = call
+    return slow_calls
 
 
 def test_plain_calls_never_enter_python(module: Module) -> None:
@@ -73,8 +73,8 @@ def test_results_of_any_number_and_size() -> None:
 def test_results_without_dimensions() -> None:
     run = Executor(tk.compile(graph(lambda g, x: g.sum(x, axes=(0,)), x=(4,))).jit())["main"]
     slowly = in_python(run)
-    made = run(X)
-    assert made.shape == () and made.numpy() == -2 and slowly == []
+    result = run(X)
+    assert result.shape == () and result.numpy() == -2 and slowly == []
 
 
 def test_an_input_may_be_called_out() -> None:

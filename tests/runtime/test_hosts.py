@@ -23,15 +23,15 @@ needs_ffi = pytest.mark.skipif(not has("tvm_ffi"), reason="apache-tvm-ffi is not
 
 
 def run(script: str, library: Path, **environ: str) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, str(library)],
         env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 FFI = """
@@ -176,14 +176,14 @@ print(alone - before, len(os.listdir("/proc/self/task")) - before)
 
 
 def test_libraries_share_one_pool(library: Path, tmp_path: Path) -> None:
-    other = sample.build(tmp_path / "other.so", name="other")
+    other_path = sample.build(tmp_path / "other.so", name="other")
     script = f"""
 import os, sys
 import numpy as np
 from tensorkiln import runtime
 x = np.ones((500, 8), np.float32)
 runs = []
-for path in (sys.argv[1], {str(other)!r}):
+for path in (sys.argv[1], {str(other_path)!r}):
     executor = runtime.Executor(runtime.load_module(path))
     executor.set_num_threads(4)
     runs.append(executor["main"])
@@ -198,7 +198,7 @@ def test_a_closed_library_is_gone_though_others_use_its_threads(
     library: Path, tmp_path: Path
 ) -> None:
     """tests/hosts/test_unload.py does the same and more without Python."""
-    other = sample.build(tmp_path / "other.so", name="other")
+    other_path = sample.build(tmp_path / "other.so", name="other")
     script = f"""
 import os, sys, time
 from pathlib import Path
@@ -218,7 +218,7 @@ def load(path):
     return module, runtime.Executor(module)["main"]
 first, run_first = load(sys.argv[1])
 want = run_first(x).numpy()
-second, run_second = load({str(other)!r})
+second, run_second = load({str(other_path)!r})
 assert (run_second(x).numpy() == want).all() and threads(1) == 1
 first.close()
 assert not mapped(first) and mapped(second)

@@ -67,13 +67,13 @@ def test_damaged_files_never_crash_the_reader(
     library: Path, tmp_path: Path, data: st.DataObject
 ) -> None:
     raw = bytearray(library.read_bytes())
-    cut = data.draw(st.integers(0, len(raw)))
+    end = data.draw(st.integers(0, len(raw)))
     table = int.from_bytes(raw[40:48], "little")
     for _ in range(data.draw(st.integers(0, 6))):
-        where = data.draw(st.one_of(st.integers(0, 63), st.integers(table, len(raw) - 1)))
-        raw[where] = data.draw(st.integers(0, 255))
+        byte_position = data.draw(st.one_of(st.integers(0, 63), st.integers(table, len(raw) - 1)))
+        raw[byte_position] = data.draw(st.integers(0, 255))
     path = tmp_path / "damaged.so"
-    path.write_bytes(raw[:cut] if data.draw(st.booleans()) else raw)
+    path.write_bytes(raw[:end] if data.draw(st.booleans()) else raw)
     try:
         assert "functions" in read_metadata(path)
     except UserError as error:

@@ -146,8 +146,8 @@ def test_one_torch_tensor_decides(net: LoadedModel) -> None:
 def test_inputs_by_name_in_a_dictionary_or_both(net: LoadedModel) -> None:
     a, b = np.arange(3, dtype=np.float32), np.full(3, 2, np.float32)
     f = net["pair"]
-    both = {"a": a, "b": b}
-    mapped = (both, UserDict(both), MappingProxyType(both))  # tokenizers return the second
+    by_name = {"a": a, "b": b}
+    mapped = (by_name, UserDict(by_name), MappingProxyType(by_name))  # tokenizers return the second
     for y in (f(a, b), f(a, b=b), f(b=b, a=a), *map(f, mapped), f({"b": b}, a=a)):
         assert len(y.names) == 2
         np.testing.assert_array_equal(y[0], a + b)
@@ -172,8 +172,8 @@ def test_outputs(net: LoadedModel) -> None:
     assert places[0].tolist() == [2] * 3 and places[1].tolist() == [0] * 3
     y = net["pair"](a, a)
     assert y[:1] == (y[0],) and type(y[:1]) is tuple and y[-1] is y[1]
-    for same in (copy.copy(y), pickle.loads(pickle.dumps(y))):
-        assert type(same) is Outputs and same.names == y.names
+    for copied in (copy.copy(y), pickle.loads(pickle.dumps(y))):
+        assert type(copied) is Outputs and copied.names == y.names
     assert repr(y).startswith("Outputs(") and y.names[0] in repr(y)
     with pytest.raises(KeyError, match="no output 'z'"):
         y["z"]
@@ -274,20 +274,20 @@ def test_the_entry(net: LoadedModel, tmp_path: Path) -> None:
 def test_signatures_and_help(net: LoadedModel) -> None:
     exe = one()
     f = exe.jit()
-    made = LoadedModel(f, f.create_executor(), None)
-    for shown in (exe, made, made["turn_float32"], net["turn_float32"]):
-        signature = inspect.signature(shown)
+    loaded = LoadedModel(f, f.create_executor(), None)
+    for subject in (exe, loaded, loaded["turn_float32"], net["turn_float32"]):
+        signature = inspect.signature(subject)
         assert list(signature.parameters) == ["x", "out"]
         assert signature.parameters["x"].annotation == "float32[2, 3]"
         assert signature.return_annotation == "float32[3, 2]"
-    for shown in (made, made["turn_float32"]):
-        assert "x: float32 [2, 3]" in pydoc.render_doc(shown, renderer=pydoc.plaintext)
+    for subject in (loaded, loaded["turn_float32"]):
+        assert "x: float32 [2, 3]" in pydoc.render_doc(subject, renderer=pydoc.plaintext)
     assert "turn_float32(x: float32 [2, 3])" in repr(exe)
-    assert "turn_float32(x: float32 [2, 3])" in repr(made)
+    assert "turn_float32(x: float32 [2, 3])" in repr(loaded)
     assert "graph function pair" in repr(net["pair"]) and "net.so" in repr(net)
     assert inspect.signature(net["odd"]).parameters["input0"].kind.name == "POSITIONAL_ONLY"
     assert inspect.signature(net["fill"]).return_annotation is None
-    for page in (exe._repr_html_(), made._repr_html_()):
+    for page in (exe._repr_html_(), loaded._repr_html_()):
         for words in ("<table>", "float32 [2, 3]", "workspace", "weights", "kernels"):
             assert words in page, words
     assert "workspace" not in net._repr_html_() and "turn_int8" in net._repr_html_()  # too many
@@ -344,10 +344,10 @@ def test_pickles(path: Path, tmp_path: Path) -> None:
     again = pickle.loads(pickle.dumps(f))
     assert again.num_threads == 1 and again.module.path == path
     code = "import pickle, sys; f = pickle.load(sys.stdin.buffer); print(f['scale']([1, 2], 3))"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], input=pickle.dumps(f), capture_output=True, check=True
     )
-    assert done.stdout == b"[3. 6.]\n"
+    assert process.stdout == b"[3. 6.]\n"
     exe = one()
     x = values("float32")
     exe(x)  # loaded, which does not go into the pickle
@@ -362,9 +362,11 @@ def test_the_hash_of_the_file(path: Path) -> None:
     for text in (right, right.upper()):
         assert tk.load(path, sha256=text)["scale"]([1, 2], 1).tolist() == [1, 2]
         assert "scale" in tk.runtime.load_module(path, sha256=text)
-    other = ("0" if right[0] != "0" else "1") + right[1:]
-    with pytest.raises(UserError, match=f"has the SHA-256 {right}, expected {other}") as caught:
-        tk.load(path, sha256=other)
+    wrong_hash = ("0" if right[0] != "0" else "1") + right[1:]
+    with pytest.raises(
+        UserError, match=f"has the SHA-256 {right}, expected {wrong_hash}"
+    ) as caught:
+        tk.load(path, sha256=wrong_hash)
     assert caught.value.code == "bad-hash"
     for wrong in ("", "12", right[:-1], right + "00", "g" * 64, 5, b"x"):
         with pytest.raises(UserError, match="sha256"):

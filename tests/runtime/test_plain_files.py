@@ -190,7 +190,7 @@ def test_descriptors_are_not_inherited(beside: Path, tmp_path: Path) -> None:
     for std in ("-std=c99", "-std=gnu99"):
         include = ("-I", root / crt, "-I", root / hosts)
         build(gcc, std, *include, HERE / "refusals.c", "-o", host, "-ldl", "-lpthread")
-        done = run(
+        process = run(
             "env",
             f"LD_PRELOAD={watch}",
             host,
@@ -199,9 +199,9 @@ def test_descriptors_are_not_inherited(beside: Path, tmp_path: Path) -> None:
             "in:float32:2x40",
             "out:float32:2x24",
         )
-        assert done.stdout.startswith("0"), done.stdout + done.stderr
-        assert "inherited:" not in done.stderr
-        closed = [line for line in done.stderr.splitlines() if line.startswith("closed:")]
+        assert process.stdout.startswith("0"), process.stdout + process.stderr
+        assert "inherited:" not in process.stderr
+        closed = [line for line in process.stderr.splitlines() if line.startswith("closed:")]
         assert {Path(line).name for line in closed} >= {beside.name, "net.safetensors"}
 
 
@@ -212,13 +212,13 @@ def test_every_call_that_opens_says_so() -> None:
         r"epoll_create1?|eventfd|inotify_init1?|opendir|shm_open|popen|system)\s*\("
     )
     package = Path(tk.__file__).parent
-    found = {}
+    is_closed = {}
     for file in sorted([*package.glob("crt/*.[ch]"), *package.glob("hosts/*.h*")]):
         for line in file.read_text().splitlines():
             if opens.search(line.partition("/*")[0]) and not line.lstrip().startswith("*"):
-                found[f"{file.name}: {line.strip()}"] = "CLOEXEC" in line
-    assert len(found) == 3, found
-    assert all(found.values()), found
+                is_closed[f"{file.name}: {line.strip()}"] = "CLOEXEC" in line
+    assert len(is_closed) == 3, is_closed
+    assert all(is_closed.values()), is_closed
 
 
 @pytest.mark.parametrize("thing", sorted(set(THINGS) - {"a terabyte of zeros"}))

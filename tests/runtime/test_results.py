@@ -180,13 +180,13 @@ def test_as_the_array(kind: str) -> None:
     wrong = []
     for name, use in (PYTHON | NUMPY).items():
         expected = outcome(use, ARRAYS[kind].copy())
-        found = outcome(use, Tensor(ARRAYS[kind].copy()))
-        if expected[0] != found[0] or (
-            found[1] is not expected[1]
-            if found[0] == "raised"
-            else not equal(found[1], expected[1])
+        actual = outcome(use, Tensor(ARRAYS[kind].copy()))
+        if expected[0] != actual[0] or (
+            actual[1] is not expected[1]
+            if actual[0] == "raised"
+            else not equal(actual[1], expected[1])
         ):
-            wrong.append((name, expected, found))
+            wrong.append((name, expected, actual))
     assert wrong == [], "\n".join(map(str, wrong))
 
 

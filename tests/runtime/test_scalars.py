@@ -49,14 +49,16 @@ def test_what_the_type_cannot_hold_is_refused(lib: Any, dtype: str) -> None:
             tensors = scalars.tensors_of(name)
             with pytest.raises(UserError) as caught:
                 lib[name](*scalars.in_order(name, [value], tensors))
-            said = str(caught.value)
-            assert (caught.value.code, said.split(" must be ")[0]) == (
+            message = str(caught.value)
+            assert (caught.value.code, message.split(" must be ")[0]) == (
                 code,
                 f"{name}: argument 'p{int(place != 'first')}'",
             )
             assert isinstance(caught.value, ValueError if code == "out-of-range" else TypeError)
             if code == "out-of-range" and abs(value) < 1e30:
-                assert said.endswith((f"received {value}", f"received {float(value):.9g}")), said
+                assert message.endswith((f"received {value}", f"received {float(value):.9g}")), (
+                    message
+                )
             assert not any(t.tobytes().strip(b"\0") for t in tensors)
 
 
@@ -64,22 +66,29 @@ def test_what_the_type_cannot_hold_is_refused(lib: Any, dtype: str) -> None:
 def test_numbers_of_numpy(lib: Any, dtype: str) -> None:
     """A NumPy number is the Python number that it is."""
     kind = scalars.numpy_type(dtype).type
-    others = [np.int8(3), np.uint64(1), np.bool_(True), np.float32(0.5), np.float64(1), kind(1)]
-    for value in [*others, np.longdouble(0.5), scalars.FLOATS["bfloat16"](0.5)]:
+    convertible = [
+        np.int8(3),
+        np.uint64(1),
+        np.bool_(True),
+        np.float32(0.5),
+        np.float64(1),
+        kind(1),
+    ]
+    for value in [*convertible, np.longdouble(0.5), scalars.FLOATS["bfloat16"](0.5)]:
         whole = isinstance(value, np.integer | np.bool_)
         item = value.item() if whole else float(value)
-        (found,) = tensors = scalars.tensors_of(f"first_{dtype}")
+        (tensor,) = tensors = scalars.tensors_of(f"first_{dtype}")
         try:
-            lib[f"first_{dtype}"](item, found)
+            lib[f"first_{dtype}"](item, tensor)
         except UserError as error:
             with pytest.raises(type(error)) as caught:
-                lib[f"first_{dtype}"](value, found)
+                lib[f"first_{dtype}"](value, tensor)
             assert str(caught.value) == str(error)
         else:
-            expected = found.tobytes()
-            found.fill(0)
+            expected = tensor.tobytes()
+            tensor.fill(0)
             lib[f"first_{dtype}"](value, *tensors)
-            assert found.tobytes() == expected
+            assert tensor.tobytes() == expected
 
 
 @pytest.mark.parametrize(
@@ -92,9 +101,9 @@ def test_numbers_of_numpy(lib: Any, dtype: str) -> None:
 )
 def test_what_is_no_number(lib: Any, thing: object) -> None:
     for dtype in ("bool", "int32", "uint64", "float16", "float64"):
-        (found,) = scalars.tensors_of(f"last_{dtype}")
+        (tensor,) = scalars.tensors_of(f"last_{dtype}")
         with pytest.raises(TypeError, match=f"last_{dtype}: argument 'p1' must be a") as caught:
-            lib[f"last_{dtype}"](found, thing)
+            lib[f"last_{dtype}"](tensor, thing)
         assert isinstance(caught.value, UserError)
         is_tensor = isinstance(thing, np.ndarray)
         assert (".item()" in caught.value.hint) == is_tensor
@@ -141,8 +150,8 @@ def test_the_header(exported: Path, tmp_path: Path) -> None:
     for name, numbers in scalars.calls(scalars.GOOD):
         tensors = [d for d in scalars.SIGNATURES[name][0] if d[:2] == "t:"]
         places = [f"(void *)&room[{i}]" for i in range(len(tensors))]
-        given = scalars.in_order(name, [*map(_c_number, numbers)], places)
-        body.append(f"    say(scalars_{name}({', '.join(given)}), {len(tensors)});")
+        arguments = scalars.in_order(name, [*map(_c_number, numbers)], places)
+        body.append(f"    say(scalars_{name}({', '.join(arguments)}), {len(tensors)});")
         expected.append((name, numbers))
     text = f"""#include "scalars.h"
 #include <stdio.h>
@@ -163,10 +172,10 @@ int main(void)
     (tmp_path / "all.c").write_text(text)
     warn = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wconversion"]
     command = [gcc, "-std=c99", *warn, f"-I{exported.parent}", "all.c", str(exported), "-o", "all"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    done = subprocess.run([tmp_path / "all"], capture_output=True, text=True, check=True)
-    for (name, numbers), row in zip(expected, done.stdout.splitlines(), strict=True):
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    process = subprocess.run([tmp_path / "all"], capture_output=True, text=True, check=True)
+    for (name, numbers), row in zip(expected, process.stdout.splitlines(), strict=True):
         assert row.split()[0] == "0"
         assert wrong_words(name, numbers, row.split()[1:]) == []
 
@@ -190,27 +199,27 @@ def test_tvm_ffi(exported: Path) -> None:
             continue  # its integers are int64
         tensors = scalars.tensors_of(name)
         # Its DLPack has no place for bfloat16 of NumPy.
-        shown = [t.view(np.uint16) if t.dtype.name == "bfloat16" else t for t in tensors]
-        lent = [_with_type(t, s) for t, s in zip(tensors, shown, strict=True)]
+        visible_arrays = [t.view(np.uint16) if t.dtype.name == "bfloat16" else t for t in tensors]
+        lent = [_with_type(t, s) for t, s in zip(tensors, visible_arrays, strict=True)]
         lib[name](*scalars.in_order(name, numbers, lent))
         assert scalars.wrong_bits(name, numbers, [t.tobytes() for t in tensors]) == []
     for dtype in scalars.DTYPES:
         for value, code in scalars.bad_values(dtype):
             if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
                 continue
-            (found,) = scalars.tensors_of(f"first_{dtype}")
-            place = _with_type(found, found.view(np.uint16) if dtype == "bfloat16" else found)
+            (tensor,) = scalars.tensors_of(f"first_{dtype}")
+            place = _with_type(tensor, tensor.view(np.uint16) if dtype == "bfloat16" else tensor)
             kind = ValueError if code == "out-of-range" else TypeError
             with pytest.raises(kind, match="argument 'p0' must be"):
                 lib[f"first_{dtype}"](value, place)
 
 
-def _with_type(array: Any, shown: Any) -> Any:
+def _with_type(array: Any, visible_array: Any) -> Any:
     """The tensor for tvm-ffi, which takes bfloat16 from torch only."""
     if array.dtype.name != "bfloat16":
-        return shown
+        return visible_array
     torch = pytest.importorskip("torch")
-    return torch.from_numpy(shown.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(visible_array.view(np.int16)).view(torch.bfloat16)
 
 
 def _finite(dtype: str) -> list[Any]:
@@ -249,15 +258,15 @@ def test_numbers_in_a_graph() -> None:
     )
     results = Executor(tk.compile(from_source(text, infer=ops.infer)))["main"]()
     wrong = [
-        (dtype, value, found)
-        for (dtype, value), found in zip(cases, results, strict=True)
-        if not scalars.same(dtype, found.numpy().tobytes(), value)
+        (dtype, value, result)
+        for (dtype, value), result in zip(cases, results, strict=True)
+        if not scalars.same(dtype, result.numpy().tobytes(), value)
     ]
     assert wrong == []
 
 
 def test_a_loaded_library_says_the_types(exported: Path) -> None:
-    found = load_module(exported).functions["mixed"].inputs
-    assert [(p.dtype, p.shape is None) for p in found] == [
+    inputs = load_module(exported).functions["mixed"].inputs
+    assert [(p.dtype, p.shape is None) for p in inputs] == [
         (d.removeprefix("t:"), d[:2] != "t:") for d in scalars.SIGNATURES["mixed"][0]
     ]

@@ -93,7 +93,7 @@ def test_what_is_changed_after_the_check(
     if not memory:
         monkeypatch.setattr(sealed.os, "memfd_create", _refused)
     library, weights = place / f"{name}.so", place / f"{name}.safetensors"
-    evil, known = (files / "evil.so").read_bytes(), digest(library)
+    evil, original_digest = (files / "evil.so").read_bytes(), digest(library)
 
     def attack() -> None:
         CHANGES[change](library, evil)
@@ -102,13 +102,13 @@ def test_what_is_changed_after_the_check(
 
     then(attack)
     before = len([*Path("/proc/self/fd").iterdir()])
-    f = tk.load(library, sha256=known)
+    f = tk.load(library, sha256=original_digest)
     np.testing.assert_array_equal(f(X), X @ W)
     f.close()
     assert len([*Path("/proc/self/fd").iterdir()]) == before
-    assert digest(library) != known
+    assert digest(library) != original_digest
     with pytest.raises(UserError, match="has the SHA-256"):
-        tk.load(library, sha256=known)
+        tk.load(library, sha256=original_digest)
 
 
 def _refused(*arguments: object) -> int:
@@ -116,16 +116,16 @@ def _refused(*arguments: object) -> int:
 
 
 def test_weights_of_another_library_are_refused(place: Path) -> None:
-    known, weights = digest(place / "beside.so"), place / "beside.safetensors"
+    original_digest, weights = digest(place / "beside.so"), place / "beside.safetensors"
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
     with pytest.raises(UserError, match=r"beside.safetensors' is damaged: its hash") as caught:
-        tk.load(place / "beside.so", sha256=known)
+        tk.load(place / "beside.so", sha256=original_digest)
     assert caught.value.code == "bad-weights"
     weights.unlink()
     with pytest.raises(UserError, match=r"no such file: .*beside.safetensors"):
-        tk.load(place / "beside.so", sha256=known)
+        tk.load(place / "beside.so", sha256=original_digest)
 
 
 def test_verified_weights_are_those_that_run(
@@ -149,8 +149,8 @@ def test_libraries_beside_are_found(place: Path) -> None:
     exe = tk.compile(from_source(MODULE, constants={"w": W}))
 
     def link(output: str, inputs: list[str], options: list[str]) -> None:
-        more = [f"-L{place}", "-Wl,--no-as-needed", "-lneeded", "-Wl,-rpath,$ORIGIN"]
-        subprocess.run(["gcc", "-o", output, *inputs, *options, *more], check=True)
+        link_options = [f"-L{place}", "-Wl,--no-as-needed", "-lneeded", "-Wl,-rpath,$ORIGIN"]
+        subprocess.run(["gcc", "-o", output, *inputs, *options, *link_options], check=True)
 
     exe.export_library(place / "needs.so", link)
     f = tk.load(place / "needs.so", sha256=digest(place / "needs.so"))

@@ -134,12 +134,12 @@ def test_every_place(module: Module, name: str, kind: str, invoked: bool) -> Non
             executor.set_output(name, k, place)
         if fits:
             result = _invoke(executor, name, inputs)
-            found = result if count > 1 else (result,)
-            for k, wanted in enumerate(WANTED[name]):
+            results = result if count > 1 else (result,)
+            for k, expected in enumerate(WANTED[name]):
                 shares = "input" in kind and len(positions) < count and name == "outer_two"
                 if not shares:  # there a result is the input that another output was written to
-                    assert np.array_equal(_values(found[k]), wanted), (k, positions)
-            assert all(found[k] is place for k, place in places.items())
+                    assert np.array_equal(_values(results[k]), expected), (k, positions)
+            assert all(results[k] is place for k, place in places.items())
         else:
             with pytest.raises(UserError) as caught:
                 _invoke(executor, name, inputs)
@@ -149,8 +149,10 @@ def test_every_place(module: Module, name: str, kind: str, invoked: bool) -> Non
         for k in positions:
             executor.set_output(name, k, None)
         result = _invoke(executor, name, _inputs())
-        for given, wanted in zip(result if count > 1 else (result,), WANTED[name], strict=True):
-            assert np.array_equal(given.numpy(), wanted)
+        for array_given, expected in zip(
+            result if count > 1 else (result,), WANTED[name], strict=True
+        ):
+            assert np.array_equal(array_given.numpy(), expected)
 
 
 INDICES: tuple[Any, ...] = (-1, 1.0, "0", None, 1 << 70, X, 10**5000)

@@ -145,7 +145,7 @@ class Parallel:
         return y
 
 
-seen: list[tuple[tuple[int, int], ...]] = []
+storages_seen: list[tuple[tuple[int, int], ...]] = []
 
 
 @pytest.fixture(scope="module")
@@ -164,10 +164,10 @@ def look() -> Iterator[None]:
 
     def look(storages: tuple[tk.runtime.Tensor, ...]) -> None:
         arrays = [s.numpy() for s in storages]
-        seen.append(tuple((a.ctypes.data, a.nbytes) for a in arrays))
+        storages_seen.append(tuple((a.ctypes.data, a.nbytes) for a in arrays))
 
     tk.runtime.register_function("look", look)
-    seen.clear()
+    storages_seen.clear()
     yield
 
 
@@ -238,14 +238,16 @@ class After:
 
 
 def test_storages_are_kept(lib: tk.runtime.Module) -> None:
-    vm, other = (tk.runtime.Executor(lib, tk.cpu()) for _ in range(2))
+    vm, other_executor = (tk.runtime.Executor(lib, tk.cpu()) for _ in range(2))
     for _ in range(3):
         vm["main"](X)
-    other["main"](X)
-    assert seen[0] == seen[1] == seen[2]
-    assert [size for _, size in seen[0]] == [16, 64]
-    assert all(at % 64 == 0 for at, _ in seen[0])
-    assert not {at for at, _ in seen[0]} & {at for at, _ in seen[3]}  # one set per executor
+    other_executor["main"](X)
+    assert storages_seen[0] == storages_seen[1] == storages_seen[2]
+    assert [size for _, size in storages_seen[0]] == [16, 64]
+    assert all(address % 64 == 0 for address, _ in storages_seen[0])
+    assert not {address for address, _ in storages_seen[0]} & {
+        address for address, _ in storages_seen[3]
+    }  # one set per executor
 
 
 def test_sizes_follow_the_shape(symbolic: tk.runtime.Module) -> None:
@@ -253,8 +255,8 @@ def test_sizes_follow_the_shape(symbolic: tk.runtime.Module) -> None:
     for n in (4, 4, 1000, 1000, 3):
         x = np.arange(n, dtype="float32")
         assert vm["main"](x).numpy().tolist() == (4 * x).tolist()
-    assert [size for ((_, size),) in seen] == [16, 16, 4000, 4000, 12]
-    assert seen[0] == seen[1] and seen[2] == seen[3]
+    assert [size for ((_, size),) in storages_seen] == [16, 16, 4000, 4000, 12]
+    assert storages_seen[0] == storages_seen[1] and storages_seen[2] == storages_seen[3]
 
 
 @tk.script.ir_module

@@ -10,20 +10,20 @@ from tensorkiln.runtime.tensor import DLTensor, view_of
 
 def test_array_copies_and_is_aligned() -> None:
     for source in ([[1, 2], [3, 4]], np.arange(6).reshape(2, 3)[:, ::2], 3.5, nd.zeros((2, 2))):
-        made = nd.array(source)
-        assert made.numpy().ctypes.data % 64 == 0
-        np.testing.assert_array_equal(made.numpy(), np.asarray(source))
+        array = nd.array(source)
+        assert array.numpy().ctypes.data % 64 == 0
+        np.testing.assert_array_equal(array.numpy(), np.asarray(source))
     source = np.ones(3, np.float32)
-    made = nd.array(source, cpu(0))
+    array = nd.array(source, cpu(0))
     source[0] = 7
-    assert made.numpy().tolist() == [1, 1, 1]
+    assert array.numpy().tolist() == [1, 1, 1]
     assert nd.array([1, 2], dtype="float32").dtype == "float32"
 
 
 def test_empty_and_zeros() -> None:
-    made = nd.empty((3, 5), "int8", cpu())
-    assert (made.shape, made.dtype, made.ndim, len(made)) == ((3, 5), "int8", 2, 3)
-    assert made.numpy().ctypes.data % 64 == 0 and made.device == Device("cpu")
+    array = nd.empty((3, 5), "int8", cpu())
+    assert (array.shape, array.dtype, array.ndim, len(array)) == ((3, 5), "int8", 2, 3)
+    assert array.numpy().ctypes.data % 64 == 0 and array.device == Device("cpu")
     assert not nd.zeros((0, 2)).numpy().any()
     with pytest.raises(TypeError, match="unknown element type 'float33'"):
         nd.empty((1,), "float33")
@@ -55,11 +55,11 @@ def test_shares_memory_with_torch() -> None:
 def test_views_of_arrays_that_numpy_does_not_export() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     array = np.zeros((4, 6), ml_dtypes.bfloat16)[::2, ::-1]
-    address, kept = view_of(array, "x")
+    address, owner = view_of(array, "x")
     view = DLTensor.from_address(address)
     assert (view.code, view.bits, view.ndim) == (4, 16, 2)
     assert view.shape[:2] == [2, 3 * 2] and view.strides[:2] == [12, -1]
     assert view.data == array.ctypes.data
-    assert kept is not None
+    assert owner is not None
     assert nd.empty((2,), "bfloat16").dtype == "bfloat16"
     assert isinstance(nd.empty((2,)), Tensor)

@@ -61,7 +61,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("library", "model", "call", "made"),
+    ("library", "model", "call", "thread_count"),
     [
         ("1", "-", "-", 0),
         ("-", "1", "-", 0),
@@ -75,54 +75,54 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_the_number_that_is_set_closest_counts(
-    path: Path, library: str, model: str, call: str, made: int
+    path: Path, library: str, model: str, call: str, thread_count: int
 ) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", COUNTING, str(path), library, model, call],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert int(done.stdout) == made
+    assert int(process.stdout) == thread_count
 
 
 def test_a_process_on_one_processor_makes_no_thread(path: Path) -> None:
     cpu = min(os.sched_getaffinity(0))
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", COUNTING, str(path), "-", "-", "-"],
         capture_output=True,
         text=True,
         check=True,
         preexec_fn=lambda: os.sched_setaffinity(0, {cpu}),  # as `taskset` does
     )
-    assert int(done.stdout) == 0
+    assert int(process.stdout) == 0
 
 
 def test_one_call_leaves_others_alone(path: Path) -> None:
     f = tk.load(path, num_threads=2)
-    one = f.with_threads(1)
-    assert one is f.with_threads(1) and one is not f.with_threads(3)
-    assert (f.num_threads, one.num_threads, f.with_threads(3).num_threads) == (2, 1, 3)
+    single_threaded = f.with_threads(1)
+    assert single_threaded is f.with_threads(1) and single_threaded is not f.with_threads(3)
+    assert (f.num_threads, single_threaded.num_threads, f.with_threads(3).num_threads) == (2, 1, 3)
     assert f["twice"].with_threads(1) is f["twice"].with_threads(1)
-    one.num_threads = 4  # its own, until the next request
+    single_threaded.num_threads = 4  # its own, until the next request
     assert f.with_threads(1).num_threads == 1
     assert f.with_threads(0).num_threads == f.module.num_threads
-    again = pickle.loads(pickle.dumps(one))
+    again = pickle.loads(pickle.dumps(single_threaded))
     assert again.num_threads == 1
     x = np.random.default_rng(0).standard_normal((6, 4096)).astype(np.float32)
-    wanted = np.exp(x.astype(np.float64)) * 3
-    for g in (f, one, f["main"].with_threads(3), again):
-        np.testing.assert_allclose(g(x, num_threads=3), wanted, rtol=1e-5)  # an input's name
+    expected = np.exp(x.astype(np.float64)) * 3
+    for g in (f, single_threaded, f["main"].with_threads(3), again):
+        np.testing.assert_allclose(g(x, num_threads=3), expected, rtol=1e-5)  # an input's name
         np.testing.assert_array_equal(g({"x": x, "num_threads": 3}), f(x, 3))
 
 
 def test_calls_with_other_numbers_at_once(path: Path) -> None:
     f = tk.load(path)
     x = np.random.default_rng(1).standard_normal((40, 4096)).astype(np.float32)
-    wanted = f(x, 2)
+    expected = f(x, 2)
 
     def call(i: int) -> bool:
-        return np.array_equal(f.with_threads(i % 4)(x, 2), wanted)
+        return np.array_equal(f.with_threads(i % 4)(x, 2), expected)
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(call, range(64)))
@@ -177,15 +177,15 @@ def test_a_pool_of_the_callers(path: Path, tmp_path: Path) -> None:
     (tmp_path / "pool.c").write_text(POOL)
     subprocess.run(["gcc", "-shared", "-fPIC", "pool.c", "-o", "pool.so"], cwd=tmp_path, check=True)
     pool = ctypes.CDLL(str(tmp_path / "pool.so"))
-    loops, most = (ctypes.c_int.in_dll(pool, name) for name in ("loops", "most"))
+    loops, most_threads = (ctypes.c_int.in_dll(pool, name) for name in ("loops", "most"))
     f = tk.load(path)
     x = np.random.default_rng(2).standard_normal((64, 4096)).astype(np.float32)
-    wanted = f.with_threads(1)(x, 2)
-    for given in (pool.rows, ctypes.cast(pool.rows, ctypes.c_void_p).value):
+    expected = f.with_threads(1)(x, 2)
+    for pool_function in (pool.rows, ctypes.cast(pool.rows, ctypes.c_void_p).value):
         before = loops.value
-        f.module.use_pool(given)
-        np.testing.assert_array_equal(f.with_threads(7)(x, 2), wanted)
-        assert loops.value > before and most.value == 7
+        f.module.use_pool(pool_function)
+        np.testing.assert_array_equal(f.with_threads(7)(x, 2), expected)
+        assert loops.value > before and most_threads.value == 7
         before = loops.value
         f.with_threads(1)(x, 2)  # no loop is divided
         f.module.use_pool(None)

@@ -89,9 +89,9 @@ def executor(path: Path) -> Executor:
 
 
 def ran(path: Path) -> Executor:
-    found = executor(path)
-    found["main"](X)
-    return found
+    fresh_executor = executor(path)
+    fresh_executor["main"](X)
+    return fresh_executor
 
 
 # What is kept of a library, how it is used after all else was dropped, and what that gives.
@@ -158,9 +158,9 @@ FREE: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kept", list(KEPT))
-def test_what_keeps_a_library(library: Path, kept: str) -> None:
-    make, use, want = KEPT[kept]
+@pytest.mark.parametrize("kept_object", list(KEPT))
+def test_what_keeps_a_library(library: Path, kept_object: str) -> None:
+    make, use, want = KEPT[kept_object]
     thing = make(library)
     assert is_mapped(library)
     gc.collect()
@@ -170,12 +170,12 @@ def test_what_keeps_a_library(library: Path, kept: str) -> None:
     assert not is_mapped(library)
 
 
-@pytest.mark.parametrize("kept", list(FREE))
-def test_what_does_not(library: Path, kept: str) -> None:
+@pytest.mark.parametrize("kept_object", list(FREE))
+def test_what_does_not(library: Path, kept_object: str) -> None:
     """At once: without a garbage collection."""
     gc.disable()
     try:
-        thing = FREE[kept](library)
+        thing = FREE[kept_object](library)
         assert not is_mapped(library), thing
     finally:
         gc.enable()
@@ -207,8 +207,8 @@ def test_a_hundred_libraries(exported: Path, tmp_path: Path) -> None:
 
 def test_a_file_that_is_loaded_twice(library: Path) -> None:
     """It goes with the last of both."""
-    one, two = ran(library), ran(library)
-    del one
+    first, two = ran(library), ran(library)
+    del first
     assert is_mapped(library)
     assert two["main"](X).numpy().tolist() == (2 * X).tolist()
     two.module.close()
@@ -216,8 +216,8 @@ def test_a_file_that_is_loaded_twice(library: Path) -> None:
 
 
 def test_values_that_another_library_holds(exported: Path, library: Path, tmp_path: Path) -> None:
-    other = Path(shutil.copy(exported, tmp_path / "other.so"))
-    holder = Executor(load_module(other), tk.cpu())
+    other_path = Path(shutil.copy(exported, tmp_path / "other.so"))
+    holder = Executor(load_module(other_path), tk.cpu())
     pair = holder["pair"](executor(library)["adder"](X), 5)
     gc.collect()
     assert is_mapped(library)
@@ -226,8 +226,8 @@ def test_values_that_another_library_holds(exported: Path, library: Path, tmp_pa
     assert not is_mapped(library)
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_loads_that_fail(library: Path, kept: bool) -> None:
+@pytest.mark.parametrize("keeps_exception", [False, True])
+def test_loads_that_fail(library: Path, keeps_exception: bool) -> None:
     """Loaders that raise, and make nothing of use; also where the exception is kept."""
     errors = []
 
@@ -239,7 +239,7 @@ def test_loads_that_fail(library: Path, kept: bool) -> None:
         with pytest.raises(UserError) as caught:
             load_module(library)
         assert isinstance(caught.value.__cause__, cause)
-        if kept:
+        if keeps_exception:
             errors.append(caught)
         assert not is_mapped(library)
     tk.runtime.register_loader("tests_unloading", doubler.doubling())
@@ -248,8 +248,8 @@ def test_loads_that_fail(library: Path, kept: bool) -> None:
 
 def test_damaged_and_foreign_libraries(library: Path) -> None:
     data = library.read_bytes()
-    at = data.index(b"kiln_abi_version\0")
-    library.write_bytes(data[:at] + b"kiln_abi_versiom\0" + data[at + 17 :])
+    symbol_offset = data.index(b"kiln_abi_version\0")
+    library.write_bytes(data[:symbol_offset] + b"kiln_abi_versiom\0" + data[symbol_offset + 17 :])
     with pytest.raises(UserError):
         load_module(library)
     assert not is_mapped(library)

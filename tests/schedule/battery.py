@@ -57,13 +57,13 @@ class Case:
         with np.errstate(all="ignore"):
             return evaluate(self.function, inputs, sizes, dtype=None if self.exact else "float64")
 
-    def compare(self, got: np.ndarray, want: np.ndarray, what: str) -> None:
+    def compare(self, output: np.ndarray, want: np.ndarray, label: str) -> None:
         """Assert that a result is what `reference` gave."""
         if self.exact:
-            assert (got.dtype, got.shape) == (want.dtype, want.shape), what
-            assert got.tobytes() == want.tobytes(), f"{what}: other bits"
+            assert (output.dtype, output.shape) == (want.dtype, want.shape), label
+            assert output.tobytes() == want.tobytes(), f"{label}: other bits"
         else:
-            compare(got, want, self.tolerance, what)
+            compare(output, want, self.tolerance, label)
 
 
 @dataclass
@@ -105,27 +105,29 @@ class Battery:
                 run.set_num_threads(threads)
                 out = run[name](*inputs.values())
                 runs.append([np.asarray(t) for t in (out if isinstance(out, tuple) else (out,))])
-            for one, other in itertools.pairwise(runs):
-                for a, b in zip(one, other, strict=True):
+            for first, second in itertools.pairwise(runs):
+                for a, b in zip(first, second, strict=True):
                     assert a.tobytes() == b.tobytes(), f"{sizes}: bytes depend on threads"
-            for got, expected in zip(runs[0], want, strict=True):
-                case.compare(got, expected, f"{name} {dict(sizes)}")
+            for output, expected in zip(runs[0], want, strict=True):
+                case.compare(output, expected, f"{name} {dict(sizes)}")
 
 
 def undefined_by(executable: Executable) -> set[str]:
     """Symbols that kernels need beyond those allowed."""
-    found: set[str] = set()
+    names: set[str] = set()
     for artifact in executable.artifacts:
         if artifact.file_name.endswith(".o"):
-            found |= undefined_symbols(bytes(artifact.view))
-    return found - ALLOWED
+            names |= undefined_symbols(bytes(artifact.view))
+    return names - ALLOWED
 
 
 def undefined_symbols(data: bytes) -> set[str]:
     """Names of the undefined symbols of a 64-bit little-endian ELF object."""
-    at = struct.unpack_from("<Q", data, 0x28)[0]
+    header_offset = struct.unpack_from("<Q", data, 0x28)[0]
     size, count = struct.unpack_from("<HH", data, 0x3A)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", data, at + k * size) for k in range(count)]
+    sections = [
+        struct.unpack_from("<IIQQQQIIQQ", data, header_offset + k * size) for k in range(count)
+    ]
     names = set()
     for s in sections:
         if s[1] != 2:  # SHT_SYMTAB
@@ -167,23 +169,23 @@ def random_array(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarr
     return generator.standard_normal(shape).astype(dtype)
 
 
-def compare(got: np.ndarray, want: np.ndarray, tolerance: float, what: str) -> None:
+def compare(output: np.ndarray, want: np.ndarray, tolerance: float, label: str) -> None:
     """Integers exactly; floats within a share of the largest finite element."""
-    assert got.shape == want.shape, f"{what}: shape {got.shape}, expected {want.shape}"
-    name = got.dtype.name
+    assert output.shape == want.shape, f"{label}: shape {output.shape}, expected {want.shape}"
+    name = output.dtype.name
     if name not in TOLERANCE:
-        assert got.dtype == want.dtype, f"{what}: {got.dtype}, expected {want.dtype}"
-        np.testing.assert_array_equal(got, want, err_msg=what)
+        assert output.dtype == want.dtype, f"{label}: {output.dtype}, expected {want.dtype}"
+        np.testing.assert_array_equal(output, want, err_msg=label)
         return
-    x = got.astype(np.float64)
-    np.testing.assert_array_equal(np.isnan(x), np.isnan(want), err_msg=what)
+    x = output.astype(np.float64)
+    np.testing.assert_array_equal(np.isnan(x), np.isnan(want), err_msg=label)
     with np.errstate(all="ignore"):
         want = want.astype(name).astype(np.float64)  # beyond the type's range is infinity
     ends = np.isinf(want)
-    np.testing.assert_array_equal(x[ends], want[ends], err_msg=what)
+    np.testing.assert_array_equal(x[ends], want[ends], err_msg=label)
     x, want = x[np.isfinite(want)], want[np.isfinite(want)]
     if not x.size:
         return
     limit = (tolerance or TOLERANCE[name]) * max(float(np.abs(want).max()), 1e-30)
     error = np.abs(x - want)
-    assert error.max() <= limit, f"{what}: error {error.max()} > {limit} at {int(error.argmax())}"
+    assert error.max() <= limit, f"{label}: error {error.max()} > {limit} at {int(error.argmax())}"

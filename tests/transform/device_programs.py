@@ -64,15 +64,15 @@ def barriers(f: PrimFunc) -> int:
     return sum(isinstance(s, Sync) for s in walk_stmt(f.body))
 
 
-def without_barrier(f: PrimFunc, which: int) -> PrimFunc:
+def without_barrier(f: PrimFunc, barrier_index: int) -> PrimFunc:
     """`f` without one of its barriers, counted in program text order."""
-    seen = -1
+    sync_index = -1
 
     def cut(s: Stmt) -> Stmt:
-        nonlocal seen
+        nonlocal sync_index
         if isinstance(s, Sync):
-            seen += 1
-            return seq() if seen == which else s
+            sync_index += 1
+            return seq() if sync_index == barrier_index else s
         return map_stmt(s, lambda e: e, cut)
 
     changed = PrimFunc(f.name, f.params, cut(f.body), f.outputs, attrs=f.attrs)
@@ -83,13 +83,13 @@ def without_barrier(f: PrimFunc, which: int) -> PrimFunc:
 def arrays_of(f: PrimFunc, seed: int = 0, **sizes: int) -> dict[str, Any]:
     """Small integers for every buffer; -1 for outputs, so that what is not written shows."""
     rng = np.random.default_rng(seed)
-    found: dict[str, Any] = dict(sizes)
+    arrays: dict[str, Any] = dict(sizes)
     outputs = f.buffers[len(f.buffers) - f.outputs :]
     for b in f.buffers:
         shape = [sizes.get(getattr(d, "name", ""), getattr(d, "value", 0)) for d in b.shape]
         values = rng.integers(0, 50, shape) if b not in outputs else np.full(shape, -1)
-        found[b.name] = values.astype(b.dtype.name)
-    return found
+        arrays[b.name] = values.astype(b.dtype.name)
+    return arrays
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,10 @@ def check_text(apply: Pass, before: str, after: str, **constants: np.ndarray) ->
     passes but the first see what `infer_types` leaves."""
     mod = from_source(textwrap.dedent(before), constants)
     result = apply(mod if apply is infer_types else infer_types(mod))
-    found, expected = result.script(), from_source(textwrap.dedent(after), constants).script()
-    assert found == expected, found
+    script_after, expected = (
+        result.script(),
+        from_source(textwrap.dedent(after), constants).script(),
+    )
+    assert script_after == expected, script_after
     verify(result)
-    assert apply(result).script() == found
+    assert apply(result).script() == script_after

@@ -129,9 +129,9 @@ def test_weights_that_would_overflow_stay() -> None:
         (call,) = by_op(after, "linear")
         assert call.args[1].type.dtype.name == dtype, value  # type: ignore[union-attr]
         (f,) = after.functions
-        said = dict(f.attrs.get("decomposed", ()))
-        assert ("node" in said) == (dtype == "float32")
-        assert "overflow float16" in said.get("node", "overflow float16")
+        reasons = dict(f.attrs.get("decomposed", ()))
+        assert ("node" in reasons) == (dtype == "float32")
+        assert "overflow float16" in reasons.get("node", "overflow float16")
 
 
 def test_an_odd_number_of_terms_is_multiplied_in_float32() -> None:
@@ -194,8 +194,10 @@ def test_normalisations_have_a_copy_in_float32() -> None:
     (add,) = by_op(ApplyPrecision(PAIRS)(mod), "add")
     assert isinstance(add.args[1], RVar)
     (norm,) = (c for c in calls(ApplyPrecision(PAIRS)(mod)) if c.op == "layer_norm")
-    made = {b.var: b.value for f in ApplyPrecision(PAIRS)(mod).functions for b in f.bindings}  # type: ignore[union-attr]
-    assert made[add.args[1]].op == norm.op
+    values_by_var = {
+        b.var: b.value for f in ApplyPrecision(PAIRS)(mod).functions for b in f.bindings
+    }  # type: ignore[union-attr]
+    assert values_by_var[add.args[1]].op == norm.op
 
 
 def test_casts_move_before_operators_that_move_elements() -> None:

@@ -83,7 +83,7 @@ def _placed(attrs: str, *devices: Any) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("attrs", "devices", "where"),
+    ("attrs", "devices", "devices_expected"),
     [
         ("", [DSP, GENERAL], ["dsp", "dsp", "general", "dsp"]),
         ("", [GENERAL, DSP], ["dsp", "dsp", "general", "dsp"]),
@@ -97,8 +97,8 @@ def _placed(attrs: str, *devices: Any) -> list[tuple[str, str]]:
         ("", [{"devices": [DSP, GENERAL]}], ["dsp", "dsp", "general", "dsp"]),
     ],
 )
-def test_where_operators_go(attrs: str, devices: list[Any], where: list[str]) -> None:
-    placed = [key or "host" for key in where]
+def test_where_operators_go(attrs: str, devices: list[Any], devices_expected: list[str]) -> None:
+    placed = [key or "host" for key in devices_expected]
     assert _placed(attrs, *devices) == list(zip("yztu", placed, strict=False))
 
 
@@ -164,8 +164,8 @@ def main(x: R.Tensor((2, 8), "float32"), w: R.Tensor((8, 8), "float32")):{branch
     f = R.add(e, a0)
     return f
 """)
-    made = AssignDevices(_target(DSP))(mod)
-    parts = [f for f in made.functions if f.name.startswith("main_dsp")]
+    assigned_module = AssignDevices(_target(DSP))(mod)
+    parts = [f for f in assigned_module.functions if f.name.startswith("main_dsp")]
     assert [len(f.bindings) for f in parts] == [3, 3]
     assert [len(f.result.fields) for f in parts] == [3, 3]
 

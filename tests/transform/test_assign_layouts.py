@@ -246,9 +246,9 @@ def test_stem_without_padding_reads_the_input() -> None:
 def test_filters_lie_in_panels(filters: int, channels: int, layout: str) -> None:
     w, b = rand(filters, channels, 3, 3), rand(filters)
     out = assigned(lambda g, x: g.conv2d(x, w, b), x=(1, channels, 5, 5))
-    got = packed(out, "conv2d")
-    assert str(got.type.layout) == layout
-    np.testing.assert_array_equal(got.type.layout.unpack(got.array, w.array.shape), w.array)
+    weight = packed(out, "conv2d")
+    assert str(weight.type.layout) == layout
+    np.testing.assert_array_equal(weight.type.layout.unpack(weight.array, w.array.shape), w.array)
     bias = packed(out, "conv2d", 2)
     assert str(bias.type.layout) == "A/8 A%8"
     assert bias.array.ravel()[:filters].tolist() == b.array.tolist()
@@ -271,13 +271,13 @@ def test_grouped_filters_lie_over_the_window_of_their_panel() -> None:
     w = rand(16, 4, 1, 1)
     build = lambda g, x: Tuple(tuple(g.conv2d(x, w, groups=4) for _ in "ab"))  # noqa: E731
     out = assigned(build, x=(1, 16, 5, 5))
-    got = packed(out, "conv2d")
-    assert str(got.type.layout) == "A/8 B/4 C D B%4 A%8"
+    weight = packed(out, "conv2d")
+    assert str(weight.type.layout) == "A/8 B/4 C D B%4 A%8"
     assert call_of(out, "conv2d").attrs.channel_window == (8, 4)
-    assert got.type.static_shape() == (16, 8, 1, 1), "a panel of 8 outputs reads two groups"
+    assert weight.type.static_shape() == (16, 8, 1, 1), "a panel of 8 outputs reads two groups"
     wide = ChannelWindow(4, 16, 4, 8, 4).spread(w.array)
-    np.testing.assert_array_equal(got.type.layout.unpack(got.array, wide.shape), wide)
-    assert packed(out, "conv2d", index=1) is got
+    np.testing.assert_array_equal(weight.type.layout.unpack(weight.array, wide.shape), wide)
+    assert packed(out, "conv2d", index=1) is weight
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
@@ -449,9 +449,9 @@ def test_linear_weights_lie_in_panels(rows: object, columns: int, vectors: int) 
     out = assigned(lambda g, x: g.linear(x, w, b), sizes={"N": 5}, x=(rows, 20))
     nr = 8 * vectors
     assert layouts(out) == [("linear", "A B")]
-    got = packed(out, "linear")
-    assert str(got.type.layout) == f"B/{nr} A B%{nr}"
-    np.testing.assert_array_equal(got.type.layout.unpack(got.array, w.array.shape), w.array)
+    weight = packed(out, "linear")
+    assert str(weight.type.layout) == f"B/{nr} A B%{nr}"
+    np.testing.assert_array_equal(weight.type.layout.unpack(weight.array, w.array.shape), w.array)
     assert str(packed(out, "linear", 2).type.layout) == "A/8 A%8"
 
 
@@ -475,7 +475,7 @@ def test_low_tiles_where_rows_fall_on_the_same_lines(
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "layout"),
+    ("left_shape", "right", "layout"),
     [
         ((16, 64), (64, 48), "B/24 A B%24"),
         ((2, 3, 16, 64), (64, 40), "B/16 A B%16"),
@@ -484,21 +484,21 @@ def test_low_tiles_where_rows_fall_on_the_same_lines(
     ],
 )
 def test_the_right_side_of_a_large_product_is_packed(
-    left: tuple[object, ...], right: tuple[int, ...], layout: str
+    left_shape: tuple[object, ...], right: tuple[int, ...], layout: str
 ) -> None:
-    plain = " ".join("ABCD"[: len(left)])
-    out = assigned(lambda g, x, y: g.matmul(x, y), sizes={"N": 9}, x=left, y=right)
+    plain = " ".join("ABCD"[: len(left_shape)])
+    out = assigned(lambda g, x, y: g.matmul(x, y), sizes={"N": 9}, x=left_shape, y=right)
     assert layouts(out) == [("relayout", layout), ("matmul", plain)]
 
 
 @pytest.mark.parametrize(
-    ("left", "right"),
+    ("left_shape", "right"),
     [((16, 64), (64, N)), ((16, 8), (8, 48)), ((7, 640), (640, 48)), ((1, 64, 64), (2, 64, 64))],
 )
 def test_the_right_side_of_others_stays(
-    left: tuple[object, ...], right: tuple[object, ...]
+    left_shape: tuple[object, ...], right: tuple[object, ...]
 ) -> None:
-    mod = graph(lambda g, x, y: g.matmul(x, y), x=left, y=right)
+    mod = graph(lambda g, x, y: g.matmul(x, y), x=left_shape, y=right)
     assert AssignLayouts(TARGET)(mod) is mod
 
 
@@ -651,8 +651,8 @@ def test_results_are_row_major_again() -> None:
 
 def test_the_pass_is_deterministic() -> None:
     mod = graph(lambda g, x: g.relu(conv(g, conv(g, x, 16), 16, 5)), x=(1, 16, 5, 5))
-    one, other = (AssignLayouts(TARGET)(mod) for _ in range(2))
-    assert layouts(one) == layouts(other)
+    first, second = (AssignLayouts(TARGET)(mod) for _ in range(2))
+    assert layouts(first) == layouts(second)
 
 
 # --- any small network ---------------------------------------------------------------------------
@@ -674,7 +674,7 @@ def networks(draw: st.DrawFn) -> IRModule:
 def _layer(draw: st.DrawFn, g: Graph, values: list[RVar]) -> RVar:
     x = draw(st.sampled_from(values))
     channels = x.tensor.static_shape()[1]  # type: ignore[index]
-    other = draw(st.sampled_from([v for v in values if v.tensor.shape == x.tensor.shape]))
+    operand = draw(st.sampled_from([v for v in values if v.tensor.shape == x.tensor.shape]))
     kind = draw(st.sampled_from(("conv", "depthwise", "binary", "unary", "pool", "gate", "concat")))
     match kind:
         case "conv":
@@ -683,14 +683,14 @@ def _layer(draw: st.DrawFn, g: Graph, values: list[RVar]) -> RVar:
         case "depthwise":
             return g.conv2d(x, rand(channels, 1, 3, 3), rand(channels), groups=channels, **PAD)
         case "binary":
-            return g.emit(draw(st.sampled_from(("add", "mul", "maximum"))), x, other)
+            return g.emit(draw(st.sampled_from(("add", "mul", "maximum"))), x, operand)
         case "unary":
             return g.emit(draw(st.sampled_from(("relu", "tanh"))), x)
         case "pool":
             return g.max_pool2d(x, kernel=(3, 3), **PAD)
         case "gate":
             return g.mul(x, g.sigmoid(g.mean(x, axes=(2, 3), keepdims=True)))
-    return g.concat(x, other, axis=1) if channels <= 32 else g.mul(x, c(0.5))
+    return g.concat(x, operand, axis=1) if channels <= 32 else g.mul(x, c(0.5))
 
 
 @settings(max_examples=100)
@@ -701,14 +701,14 @@ def test_any_network_keeps_its_meaning(mod: IRModule) -> None:
     for after in (out, fused):
         verify(after)
         assert_same_values(mod, after)
-    seen: set[tuple[RVar, str]] = set()
+    conversions: set[tuple[RVar, str]] = set()
     for b in main(out).bindings:
         call = b.value
         assert isinstance(call, Call)
         if call.op == "relayout":
             key = call.args[0], call.attrs.layout
-            assert key not in seen, "converted twice"
-            seen.add(key)  # type: ignore[arg-type]
+            assert key not in conversions, "converted twice"
+            conversions.add(key)  # type: ignore[arg-type]
         if call.op == "conv2d":
             memory: Layout = call.args[0].type.memory  # type: ignore[union-attr]
             need = call.attrs.padding

@@ -138,22 +138,22 @@ def test_a_barrier_that_leaves_too_many_batches_is_found(pending: int) -> None:
 
 
 def test_batches_are_of_copies() -> None:
-    for text, said in (
+    for text, message in (
         ('T.sync("block", pending=1)', "scope 'block' that leaves 1 batches"),
         ('T.sync("copies", pending=-1)', "leaves -1 batches"),
     ):
-        with pytest.raises(InternalError, match=said):
+        with pytest.raises(InternalError, match=message):
             function((LONGER, ZERO, FIRST_TWO_MARKED, rounds(text, USE)))
 
 
 def test_results_are_those_of_copies_at_once() -> None:
-    found = []
+    outputs = []
     for f in (with_barriers(function(PLAIN)), function(WHOLE)):
         for order in ORDERS:
             arrays = arrays_of(f, m=1)
             assert not [r for r in launch(f, arrays, order) if r.kind == "race"]
-            found.append(arrays["Y"])
-    assert all(np.array_equal(a, found[0]) for a in found)
+            outputs.append(arrays["Y"])
+    assert all(np.array_equal(a, outputs[0]) for a in outputs)
 
 
 # Nests that fill a buffer ahead, and are no copies; or copy to a buffer that is not filled ahead.
@@ -223,14 +223,14 @@ def test_a_missing_barrier_is_found() -> None:
 
 def test_a_thread_waits_for_its_own_copies() -> None:
     """Without another thread that reads what it copies, a wait is needed all the same."""
-    own = SUM.replace("7 - t", "t")
-    parts = (RING, ZERO, loop(ASYNC, FIRST), threads(own.replace("k % 2", "0")))
+    own_sum = SUM.replace("7 - t", "t")
+    parts = (RING, ZERO, loop(ASYNC, FIRST), threads(own_sum.replace("k % 2", "0")))
     kinds = {fault.kind for fault in races_of(function(parts)).faults}
     assert kinds == {"copy"}
     whole = with_barriers(function(parts))
     assert [s.scope for s in walk_stmt(whole.body) if isinstance(s, Sync)] == ["copies"]
     assert races_of(whole).proved
-    plain = (RING, ZERO, threads(FIRST), threads(own.replace("k % 2", "0")))
+    plain = (RING, ZERO, threads(FIRST), threads(own_sum.replace("k % 2", "0")))
     assert barriers(with_barriers(function(plain))) == 0
 
 

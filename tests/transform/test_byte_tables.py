@@ -53,14 +53,14 @@ def test_all_256_values_are_those_of_the_operators(name: str, dtype: str) -> Non
     mod = graph(between(FUNCTIONS[name], dtype), x=tensor((4, 64), dtype))
     after = match_integer(match_activations(mod))
     assert ops_of(after) == (["take"] if dtype == "uint8" else ["cast", "take"])
-    given = {"x": BYTES.view(dtype).reshape(4, 64)}
-    (want,), (have,) = evaluate(mod, given), evaluate(after, given)
+    inputs = {"x": BYTES.view(dtype).reshape(4, 64)}
+    (want,), (have,) = evaluate(mod, inputs), evaluate(after, inputs)
     np.testing.assert_array_equal(have, want)
-    (exact,) = evaluate(mod, given, dtype="float64")
+    (exact,) = evaluate(mod, inputs, dtype="float64")
     assert np.abs(have.astype(int) - exact.astype(int)).max() <= 1
     assert len(np.unique(have)) > 8, "the case says little"
     run = tk.runtime.Executor(tk.compile(mod).jit())["main"]
-    np.testing.assert_array_equal(run(given["x"]).numpy(), have)
+    np.testing.assert_array_equal(run(inputs["x"]).numpy(), have)
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_the_operators_may_be_read_elsewhere_too() -> None:
     mod = graph(build, x=tensor((4, 64), "uint8"))
     after = match_integer(mod)
     assert "take" in ops_of(after) and "tanh" in ops_of(after)
-    given = {"x": BYTES.reshape(4, 64)}
-    np.testing.assert_array_equal(evaluate(after, given)[0], evaluate(mod, given)[0])
+    inputs = {"x": BYTES.reshape(4, 64)}
+    np.testing.assert_array_equal(evaluate(after, inputs)[0], evaluate(mod, inputs)[0])
 
 
 ORDER = np.random.default_rng(0).permutation(256)
@@ -117,6 +117,6 @@ FROM_A_RESULT: dict[str, Build] = {
 def test_what_is_taken_from_256_computed_numbers_is_no_table(name: str) -> None:
     """Each element is another of the product's, so the product's kernel cannot compute it."""
     mod = graph(lambda g, x: g.take(FROM_A_RESULT[name](g, x), constant(ORDER), axis=0), x=(256,))
-    given = np.random.default_rng(1).standard_normal(256).astype(np.float32)
-    (want,) = evaluate(mod, {"x": given}, dtype="float64")
-    np.testing.assert_allclose(tk.compile(mod)(given), want, rtol=0, atol=1e-4)
+    operand = np.random.default_rng(1).standard_normal(256).astype(np.float32)
+    (want,) = evaluate(mod, {"x": operand}, dtype="float64")
+    np.testing.assert_allclose(tk.compile(mod)(operand), want, rtol=0, atol=1e-4)

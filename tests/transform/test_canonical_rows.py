@@ -97,9 +97,9 @@ def test_the_reshape_moves_on(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_of_a_symbolic_width(name: str) -> None:
     before, after = (graph(build, x=(2, 3, Var("w"))) for build in CASES[name])
-    found = canonicalize(before)
-    assert ops_of(found) == ops_of(after)
-    assert_same_values(before, found, w=5)
+    canonical = canonicalize(before)
+    assert ops_of(canonical) == ops_of(after)
+    assert_same_values(before, canonical, w=5)
 
 
 def test_other_reshapes_stay() -> None:

@@ -22,7 +22,7 @@ from tests.transform.graphs import (
     ops_of,
 )
 
-ones = constant(np.ones((3, 1), np.float32))
+ones_column = constant(np.ones((3, 1), np.float32))
 # x is float32 [2, 3, 4]
 ROWS: dict[str, tuple[Build, Build]] = {
     "identity": (lambda g, x: g.identity(x), lambda g, x: x),
@@ -108,7 +108,7 @@ ROWS: dict[str, tuple[Build, Build]] = {
         lambda g, x: g.mean(g.reshape(x, shape=(2, 1, 12)), axes=(1,), keepdims=False),
         lambda g, x: g.reshape(x, shape=(2, 12)),
     ),
-    "times one": (lambda g, x: g.mul(ones, x), lambda g, x: x),
+    "times one": (lambda g, x: g.mul(ones_column, x), lambda g, x: x),
     "by one": (lambda g, x: g.div(x, 1), lambda g, x: x),
     "plus zero": (lambda g, x: g.add(0, x), lambda g, x: x),
     "minus zero": (lambda g, x: g.sub(x, 0), lambda g, x: x),
@@ -207,8 +207,8 @@ def test_what_stays(name: str) -> None:
 
 def test_integers_keep_their_arithmetic() -> None:
     x = tensor((4,), "int32")
-    kept = graph(lambda g, x: g.div(x, c(2, "int32")), x=x)
-    check_unchanged(canonicalize, kept)
+    unchanged = graph(lambda g, x: g.div(x, c(2, "int32")), x=x)
+    check_unchanged(canonicalize, unchanged)
     moved = graph(lambda g, x: g.sub(x, c(5, "int32")), x=x)
     check(canonicalize, moved, graph(lambda g, x: g.add(x, c(-5, "int32")), x=x))
     unsigned = graph(lambda g, x: g.sub(x, c(5, "uint8")), x=tensor((4,), "uint8"))

@@ -108,17 +108,17 @@ def test_calls(looked_up: tk.Executable) -> None:
     x = np.arange(20, dtype=np.float32).reshape(5, 4)
     z = np.arange(7, dtype=np.float32)
     i, j = np.array([[0, -5, 4], [1, 2, 3]]), np.array([0, -3], np.int32)
-    for given in (i, np.repeat(i, 2, 1)[:, ::2], np.asfortranarray(i), i[:0]):
-        a, b, c = looked_up(x, z, given, j)
-        np.testing.assert_array_equal(a, x[given])
-        np.testing.assert_array_equal(b, z[given])
+    for indices in (i, np.repeat(i, 2, 1)[:, ::2], np.asfortranarray(i), i[:0]):
+        a, b, c = looked_up(x, z, indices, j)
+        np.testing.assert_array_equal(a, x[indices])
+        np.testing.assert_array_equal(b, z[indices])
         np.testing.assert_array_equal(c, z[2 * j])
-    for wrong, more, says in WRONG:
-        for given in (wrong, np.repeat(wrong, 2, 1)[:, ::2]):
-            places = [np.full((len(given), 3, 4), 9, np.float32)]
-            places += [np.full((len(given), 3), 9, np.float32), np.full(2, 9, np.float32)]
+    for wrong, second_indices, says in WRONG:
+        for indices in (wrong, np.repeat(wrong, 2, 1)[:, ::2]):
+            places = [np.full((len(indices), 3, 4), 9, np.float32)]
+            places += [np.full((len(indices), 3), 9, np.float32), np.full(2, 9, np.float32)]
             with pytest.raises(IndexOutsideError, match=says):
-                looked_up(x, z, given, np.array(more, np.int32), out=places)
+                looked_up(x, z, indices, np.array(second_indices, np.int32), out=places)
             if "outside of a dimension of 7" not in says:
                 assert all((place == 9).all() for place in places)
 
@@ -215,5 +215,5 @@ def test_every_extent_in_c(tmp_path: Path) -> None:
     crt = Path(tk.__file__).parent / "crt"
     words = ["gcc", "-O2", "-fsanitize=undefined", "-I", crt, "it.c", "-o", "it"]
     subprocess.run(words, cwd=tmp_path, check=True)
-    done = subprocess.run([tmp_path / "it"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    process = subprocess.run([tmp_path / "it"], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "", "")

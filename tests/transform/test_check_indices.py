@@ -128,8 +128,8 @@ def test_others_are(name: str) -> None:
     assert ops_of(checked(mod))[-2:] == ["bounds_check", "take"]
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_sizes_that_the_function_assumes_prove_it(known: bool) -> None:
+@pytest.mark.parametrize("is_assumed", [True, False])
+def test_sizes_that_the_function_assumes_prove_it(is_assumed: bool) -> None:
     n = Var("n")
     mod = graph(
         lambda g, x, y: g.take(x, g.arange(start=0, step=1, count=n, dtype="int64"), axis=0),
@@ -137,11 +137,11 @@ def test_sizes_that_the_function_assumes_prove_it(known: bool) -> None:
         y=(n,),
     )
     f = main(mod)
-    if known:
+    if is_assumed:
         f = Function(
             f.name, f.params, f.bindings, f.result, Attrs.of(assumes=(binary("le", n, 512),))
         )
-    assert ("bounds_check" in ops_of(checked(IRModule((f,))))) != known
+    assert ("bounds_check" in ops_of(checked(IRModule((f,))))) != is_assumed
 
 
 # -- calls ------------------------------------------------------------------------------------
@@ -160,8 +160,8 @@ def taking(dtype: str, extent: int | Var, count: int | Var) -> IRModule:
 
 def numbers(dtype: str, extent: int) -> list[int]:
     limits = np.iinfo(dtype)
-    found = (-extent - 1, -extent, -1, 0, extent - 1, extent, limits.min, limits.max)
-    return sorted({n for n in found if limits.min <= n <= limits.max})
+    candidates = (-extent - 1, -extent, -1, 0, extent - 1, extent, limits.min, limits.max)
+    return sorted({n for n in candidates if limits.min <= n <= limits.max})
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
@@ -185,9 +185,13 @@ def test_take(dtype: str, symbolic: bool) -> None:
                 continue
             with pytest.raises(IndexOutsideError) as failure:
                 f(x, indices)
-            least = 0 if dtype.startswith("u") else -EXTENT
-            said = f"main: index {number} at {list(spot)} is outside of a dimension of {EXTENT}, "
-            assert failure.value.message == f"{said}expected {least} to {EXTENT - 1} (node take)"
+            lowest = 0 if dtype.startswith("u") else -EXTENT
+            message = (
+                f"main: index {number} at {list(spot)} is outside of a dimension of {EXTENT}, "
+            )
+            assert (
+                failure.value.message == f"{message}expected {lowest} to {EXTENT - 1} (node take)"
+            )
             assert failure.value.code == "index" and isinstance(failure.value, IndexError)
             with pytest.raises(UserError, match=f"index {number} at"):
                 evaluate(checked(taking(dtype, EXTENT, 30)), {"x": x, "i": indices})
@@ -196,9 +200,9 @@ def test_take(dtype: str, symbolic: bool) -> None:
 def test_nothing_to_read() -> None:
     """No index is outside of anything; each is of a dimension without elements."""
     f = tk.compile(taking("int32", Var("n"), Var("k")))
-    none, empty = np.zeros((0, 3), np.int32), np.zeros((2, 0), np.float32)
-    assert f(np.zeros((2, 5), np.float32), none).shape == (2, 0, 3)
-    assert f(empty, none).shape == (2, 0, 3)
+    no_indices, empty = np.zeros((0, 3), np.int32), np.zeros((2, 0), np.float32)
+    assert f(np.zeros((2, 5), np.float32), no_indices).shape == (2, 0, 3)
+    assert f(empty, no_indices).shape == (2, 0, 3)
     with pytest.raises(UserError, match="n is 0"):
         f(empty, np.zeros((1, 3), np.int32))
     n = Var("n")
@@ -243,8 +247,8 @@ def test_devices_with_memory_of_their_own() -> None:
     """The host checks what it has; nobody checks what such a device has computed."""
     target = {"kind": "composite", "host": "llvm", "devices": ["opencl"]}
     data = {"x": (5, 4), "i": tensor((3,), "int64")}
-    given = tk.compile(graph(lambda g, x, i: g.take(g.exp(x), i, axis=0), **data), target)
-    placed = {p.kernel: p.device for p in given.placement()}
+    executable = tk.compile(graph(lambda g, x, i: g.take(g.exp(x), i, axis=0), **data), target)
+    placed = {p.kernel: p.device for p in executable.placement()}
     assert placed["bounds_check"] == "host" and placed["take"] == "opencl"
     mod = graph(lambda g, x, i: g.take(g.exp(x), g.add(i, i), axis=0), **data)
     assert {p.device for p in tk.compile(mod, target).placement()} == {"opencl"}

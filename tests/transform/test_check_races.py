@@ -190,9 +190,9 @@ def _allocated(f: PrimFunc) -> list[Buffer]:
 
 
 def test_the_text_of_a_fault_names_all_of_it() -> None:
-    found = races_of(device(shared(), IN, REVERSED)).faults
-    assert len(found) == 1
-    text = str(found[0])
+    faults = races_of(device(shared(), IN, REVERSED)).faults
+    assert len(faults) == 1
+    text = str(faults[0])
     assert re.fullmatch(
         r"s\[(\d)\] is written by `s\[t\] = X\[b, t\]` in thread \((\d), 0, 0\) and read by "
         r"`Y\[b, t\] = s\[7 - t\]` in thread \((\d), 0, 0\) of block \(\d, 0, 0\) with no barrier "
@@ -204,8 +204,10 @@ def test_the_text_of_a_fault_names_all_of_it() -> None:
     outside = str(races_of(device(threads("Y[b, t] = X[b, t + 1]"))).faults[0])
     assert outside.startswith("X[") and "in thread (7, 0, 0) of block (" in outside
     assert "outside of its buffer" in outside
-    both = str(races_of(device(threads("Y[0, t] = X[b, t]"))).faults[0])
-    assert re.search(r"of block \((\d), 0, 0\) and written by .* of block \((?!\1)\d, 0, 0\)", both)
+    race_text = str(races_of(device(threads("Y[0, t] = X[b, t]"))).faults[0])
+    assert re.search(
+        r"of block \((\d), 0, 0\) and written by .* of block \((?!\1)\d, 0, 0\)", race_text
+    )
 
 
 def test_symbolic_sizes_are_part_of_a_witness() -> None:
@@ -220,12 +222,12 @@ def test_symbolic_sizes_are_part_of_a_witness() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_programs_with_their_barriers_are_proved(name: str) -> None:
-    found = races_of(function(CASES[name], whole=True))
-    assert not found.faults
+    races = races_of(function(CASES[name], whole=True))
+    assert not races.faults
     if "tree of any depth" in name:  # 4 >> k: other than all else here, not affine
-        assert {d.kind for d in found.doubts} == {"race", "bounds"}
+        assert {d.kind for d in races.doubts} == {"race", "bounds"}
     elif name != "a barrier that is there":
-        assert not found.doubts, found.doubts
+        assert not races.doubts, races.doubts
 
 
 SAFE = {
@@ -296,8 +298,8 @@ SAFE = {
 def test_what_is_safe_is_proved(name: str) -> None:
     parts, parameters, blocks = SAFE[name]
     f = device(*parts, blocks=blocks, **({"parameters": parameters} if parameters else {}))
-    found = races_of(f)
-    assert found.proved, (found.faults, found.doubts)
+    races = races_of(f)
+    assert races.proved, (races.faults, races.doubts)
     for n in (1, 5, 8):
         sizes = {v.name: n for v in f.params if isinstance(v, Var)}
         outcomes = []
@@ -305,13 +307,13 @@ def test_what_is_safe_is_proved(name: str) -> None:
             arrays = arrays_of(f, **sizes)
             assert launch(f, arrays, order) == []
             outcomes.append(arrays["Y"])
-        assert all(np.array_equal(outcomes[0], other) for other in outcomes)
+        assert all(np.array_equal(outcomes[0], outcome) for outcome in outcomes)
 
 
 def test_an_input_that_lies_where_the_output_does() -> None:
     """In place, what a thread reads must be what it writes itself."""
-    kept = replace(device(threads("Y[b, t] = X[b, t] + 1")), inplace=(0,))
-    assert races_of(kept).proved
+    in_place = replace(device(threads("Y[b, t] = X[b, t] + 1")), inplace=(0,))
+    assert races_of(in_place).proved
     mirrored = replace(device(threads("Y[b, t] = X[b, 7 - t]")), inplace=(0,))
     (fault,) = races_of(mirrored).faults
     assert fault.kind == "race" and fault.second is not None
@@ -343,8 +345,8 @@ DOUBTS = {
 def test_what_cannot_be_proved_is_said(name: str) -> None:
     parts, kinds = DOUBTS[name]
     f = device(*parts)
-    found = races_of(f)
-    assert not found.faults and {d.kind for d in found.doubts} == kinds
+    races = races_of(f)
+    assert not races.faults and {d.kind for d in races.doubts} == kinds
     with pytest.warns(UnprovedWarning, match="f: cannot prove that"):
         assert check_races(IRModule((f,))).functions == (f,)
 
@@ -381,8 +383,8 @@ def test_the_pass_is_silent_where_all_is_proved() -> None:
 
 def test_a_proof_that_is_given_up_is_a_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensorkiln.arith.integer_sets.MOST_OPERATIONS", 10)
-    found = races_of(function(CASES["a tile per round"], whole=True))
-    assert not found.faults and found.doubts
+    races = races_of(function(CASES["a tile per round"], whole=True))
+    assert not races.faults and races.doubts
 
 
 WIDE = 'X: T.Buffer((64, 64), "float32"), Y: T.Buffer((64, 64), "float32")'

@@ -127,8 +127,8 @@ def test_tensors_of_nothing_need_no_kernels() -> None:
     n = Var("n")
 
     def build(g: Graph, x: RVar) -> RVar:
-        none = g.matmul(x, c(np.zeros((4, 0), np.float32)))
-        return g.pad(none, before=(0, 1), after=(0, 2), value=2.0)
+        zero_product = g.matmul(x, c(np.zeros((4, 0), np.float32)))
+        return g.pad(zero_product, before=(0, 1), after=(0, 2), value=2.0)
 
     mod = graph(build, x=tensor((n, 4), "float32"))
     assert ops_of(fold_constants(mod)) == ["full", "pad"]

@@ -110,16 +110,16 @@ def test_every_block_runs_at_the_limits(axes: str, symbols: str) -> None:
     """On the emulator, which launches no more along an axis than CUDA does."""
     cases = {}
     for x, y, z in LIMITS:
-        given = {a: f"n{a}" if a in symbols else n for a, n in zip("xyz", (x, y, z), strict=True)}
-        cases.setdefault(tuple(given.items()), []).append((x, y, z))
-    made = [replace(nest(axes, **dict(key)), name=f"f{i}") for i, key in enumerate(cases)]
-    kernels = Kernels(made, CUDA)
-    for f, (key, shapes) in zip(made, cases.items(), strict=True):
+        extents = {a: f"n{a}" if a in symbols else n for a, n in zip("xyz", (x, y, z), strict=True)}
+        cases.setdefault(tuple(extents.items()), []).append((x, y, z))
+    programs = [replace(nest(axes, **dict(key)), name=f"f{i}") for i, key in enumerate(cases)]
+    kernels = Kernels(programs, CUDA)
+    for f, (key, shapes) in zip(programs, cases.items(), strict=True):
         for x, y, z in shapes:
             out = np.full((z, y, x), -1, np.int32)
             kernels.run(f.name, {"nx": x, "ny": y, "nz": z}, out)
-            at = np.ogrid[:z, :y, :x]
-            want = at[0] * 1000003 + at[1] * 101 + at[2]
+            indices = np.ogrid[:z, :y, :x]
+            want = indices[0] * 1000003 + indices[1] * 101 + indices[2]
             np.testing.assert_array_equal(out, want.astype(np.int32), str((key, x, y, z)))
 
 
@@ -147,8 +147,8 @@ def _loops(f: PrimFunc) -> list[For]:
 
 @pytest.mark.parametrize("target", ["opencl", "webgpu"])
 def test_grids_of_other_devices_stay(target: str) -> None:
-    made = grids(nest("zyx", 1, 70001, "n"), Target(target))
-    (device,) = (f for f in made.prim_funcs if f.is_device)
+    grid_module = grids(nest("zyx", 1, 70001, "n"), Target(target))
+    (device,) = (f for f in grid_module.prim_funcs if f.is_device)
     assert len(_loops(device)) == 3
 
 
@@ -164,7 +164,7 @@ def test_devices_of_a_composite_are_told_apart() -> None:
 
 
 def test_more_than_a_grid_has() -> None:
-    most = MOST_ALONG_X
-    grids(nest("zyx", most // 70001, 70001, 1))
-    with pytest.raises(UnsupportedError, match=f"a grid of {70001 * 70001} blocks, .* {most}"):
+    limit = MOST_ALONG_X
+    grids(nest("zyx", limit // 70001, 70001, 1))
+    with pytest.raises(UnsupportedError, match=f"a grid of {70001 * 70001} blocks, .* {limit}"):
         grids(nest("zyx", 70001, 70001, 1))

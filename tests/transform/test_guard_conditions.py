@@ -72,8 +72,8 @@ def _expected(body: str, a: np.ndarray) -> np.ndarray:
 
     out = np.zeros_like(a)
     for i in range(len(a)):
-        given = {"A": Strict(map(float, a)), "B": out, "i": i, "n": len(a), "T": words}
-        exec(body.replace("\n        ", "\n"), given)
+        namespace = {"A": Strict(map(float, a)), "B": out, "i": i, "n": len(a), "T": words}
+        exec(body.replace("\n        ", "\n"), namespace)
     return out
 
 
@@ -85,13 +85,13 @@ class _Fenced:
         self._map = mmap.mmap(-1, 3 * page)
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         libc = ctypes.CDLL(None, use_errno=True)
-        for at in (start, start + 2 * page):
-            assert libc.mprotect(ctypes.c_void_p(at), ctypes.c_size_t(page), 0) == 0
+        for address in (start, start + 2 * page):
+            assert libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(page), 0) == 0
         self.first = self._array(start + page, count)
         self.last = self._array(start + 2 * page - 4 * count, count)
 
-    def _array(self, at: int, count: int) -> np.ndarray:
-        return np.ctypeslib.as_array((ctypes.c_float * count).from_address(at))
+    def _array(self, address: int, count: int) -> np.ndarray:
+        return np.ctypeslib.as_array((ctypes.c_float * count).from_address(address))
 
 
 @pytest.mark.parametrize("kind", ["llvm", "c", "llvmjit"])
@@ -111,9 +111,9 @@ def test_conditions_guard(kind: str) -> None:
                 np.testing.assert_array_equal(b, _expected(body, a), err_msg=f"{name} {count}")
             for values in (a.copy(), np.ones(count, np.float32)):
                 a[:] = values
-                found = np.zeros(1, np.float32)
-                lib["last"](a, found)
-                assert found[0] == next((i for i, x in enumerate(a) if x <= 0), count)
+                output = np.zeros(1, np.float32)
+                lib["last"](a, output)
+                assert output[0] == next((i for i, x in enumerate(a) if x <= 0), count)
 
 
 INSIDE = """

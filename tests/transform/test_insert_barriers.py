@@ -41,8 +41,8 @@ def results(f: PrimFunc, order: str) -> tuple[np.ndarray, bool]:
 
 def differs(f: PrimFunc) -> bool:
     """Whether the evaluator sees a race, or another result in another order."""
-    found = [results(f, order) for order in ORDERS]
-    return any(raced or not np.array_equal(a, found[0][0]) for a, raced in found)
+    outcomes = [results(f, order) for order in ORDERS]
+    return any(raced or not np.array_equal(a, outcomes[0][0]) for a, raced in outcomes)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -65,14 +65,14 @@ def test_no_barrier_is_too_many(name: str) -> None:
     """Without any of them, a fault is found, or the evaluator sees a difference."""
     case = CASES[name]
     f = function(case, whole=True)
-    given = barriers(function(case, whole=False))
-    for which in range(barriers(f)):
-        less = without_barrier(f, which)
-        found = races_of(less)
-        if found.faults:
-            assert differs(less), (name, which)
+    barrier_count = barriers(function(case, whole=False))
+    for barrier_index in range(barriers(f)):
+        weakened = without_barrier(f, barrier_index)
+        races = races_of(weakened)
+        if races.faults:
+            assert differs(weakened), (name, barrier_index)
         else:
-            assert found.doubts or given, (name, which)
+            assert races.doubts or barrier_count, (name, barrier_index)
 
 
 def test_an_unaffine_tree_needs_each_barrier_that_is_assumed() -> None:
@@ -114,7 +114,7 @@ def test_rounds_are_dearer_than_places() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sets", "found"),
+    ("sets", "expected"),
     [
         ([], []),
         ([{1, 2}, {2, 3}], [2]),
@@ -123,5 +123,5 @@ def test_rounds_are_dearer_than_places() -> None:
         ([{1, 5}, {2, 5}], [1, 2]),  # 5 costs more than both
     ],
 )
-def test_cheapest(sets: list[set[int]], found: list[int]) -> None:
-    assert cheapest(sets, {1: 1, 2: 1, 3: 1, 4: 2, 5: 9}) == found
+def test_cheapest(sets: list[set[int]], expected: list[int]) -> None:
+    assert cheapest(sets, {1: 1, 2: 1, 3: 1, 4: 2, 5: 9}) == expected

@@ -80,13 +80,13 @@ def test_results_are_copied() -> None:
 def test_kernels_are_those_without(network: str, target: str) -> None:
     """Equal objects, or C, of every kernel; equal classes; as much memory."""
     mod = NETWORKS[network]()
-    asked = TARGETS[target]
-    passes = minimal_relax_passes(asked) if target == "minimal" else "auto"
-    plain = tk.compile(mod, asked, relax_pipeline=passes)
-    debug = tk.compile(mod, asked, relax_pipeline=passes, debug=True)
+    compile_target = TARGETS[target]
+    passes = minimal_relax_passes(compile_target) if target == "minimal" else "auto"
+    plain = tk.compile(mod, compile_target, relax_pipeline=passes)
+    debug = tk.compile(mod, compile_target, relax_pipeline=passes, debug=True)
     kinds = {k.symbol: k.kernel_class for k in plain.kernels}
     assert kinds.items() <= {k.symbol: k.kernel_class for k in debug.kernels}.items()
-    if asked.kind == "c":
+    if compile_target.kind == "c":
         texts = [e.artifacts["kernels.c"].text() for e in (plain, debug)]
         bodies = [set(text.split("\n\n")) for text in texts]
         assert {b for b in bodies[0] if b.startswith(("void", "static void"))} <= bodies[1]
@@ -105,8 +105,8 @@ def test_kernels_are_those_without(network: str, target: str) -> None:
 def test_what_is_returned(target: str) -> None:
     """The model's outputs are the same to the bit, and others are what metadata says of them."""
     mod = NETWORKS["separable"]()
-    asked = TARGETS[target]
-    plain, debug = tk.compile(mod, asked), tk.compile(mod, asked, debug=True)
+    compile_target = TARGETS[target]
+    plain, debug = tk.compile(mod, compile_target), tk.compile(mod, compile_target, debug=True)
     x = np.random.default_rng(1).normal(size=(1, 3, 20, 20)).astype("float32")
     have = debug.create_executor()["main"](x)
     want = plain.create_executor()["main"](x)

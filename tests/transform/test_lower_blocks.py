@@ -75,36 +75,40 @@ def update(i: Expr, k: Expr) -> Stmt:
 
 def test_init_runs_at_the_first_term() -> None:
     iters = (spatial(VI, 8, J), reduce(VK, 4, K))
-    found = lowered(loop(J, 8, loop(K, 4, block(iters, update(VI, VK), ZERO))))
+    lowered_function = lowered(loop(J, 8, loop(K, 4, block(iters, update(VI, VK), ZERO))))
     first = If(binary("eq", K, IntImm(0)), Store(C, (J,), as_expr(0.0)))
-    same(found, loop(J, 8, loop(K, 4, seq(first, update(J, K)))))
+    same(lowered_function, loop(J, 8, loop(K, 4, seq(first, update(J, K)))))
 
 
 def test_init_without_a_reduction_always_runs() -> None:
-    found = lowered(loop(J, 8, block((spatial(VI, 8, J),), update(VI, as_expr(1)), ZERO)))
-    same(found, loop(J, 8, seq(Store(C, (J,), as_expr(0.0)), update(J, as_expr(1)))))
+    lowered_function = lowered(
+        loop(J, 8, block((spatial(VI, 8, J),), update(VI, as_expr(1)), ZERO))
+    )
+    same(lowered_function, loop(J, 8, seq(Store(C, (J,), as_expr(0.0)), update(J, as_expr(1)))))
 
 
 def test_the_first_term_of_split_loops() -> None:
     """Both parts of a split reduction are 0 at the first term."""
     inner = Var("k1")
     iters = (spatial(VI, 8, J), reduce(VK, 4, K * 2 + inner))
-    found = lowered(loop(J, 8, loop(K, 2, loop(inner, 2, block(iters, update(VI, VK), ZERO)))))
-    body = found.body.body.body.stmts  # type: ignore[attr-defined]
+    lowered_function = lowered(
+        loop(J, 8, loop(K, 2, loop(inner, 2, block(iters, update(VI, VK), ZERO))))
+    )
+    body = lowered_function.body.body.body.stmts  # type: ignore[attr-defined]
     assert isinstance(body[0], If) and len(body) == 2
     conditions = [
         (k, j)
         for k in range(2)
         for j in range(2)
-        if _holds(body[0].cond, {found.body.var: k, found.body.body.var: j})
+        if _holds(body[0].cond, {lowered_function.body.var: k, lowered_function.body.body.var: j})
     ]
     assert conditions == [(0, 0)]
 
 
 def _holds(cond: Expr, values: dict[Var, int]) -> bool:
-    found = substitute(cond, {v: IntImm(x) for v, x in values.items()})
-    assert isinstance(found, IntImm)
-    return bool(found.value)
+    value = substitute(cond, {v: IntImm(x) for v, x in values.items()})
+    assert isinstance(value, IntImm)
+    return bool(value.value)
 
 
 def test_a_value_that_reads_memory_is_read_once() -> None:
@@ -127,16 +131,16 @@ def test_views_of_views_and_columns() -> None:
     column = Buffer("column", A.dtype, (IntImm(8),), strides_given=(IntImm(4),))
     half = Buffer("half", A.dtype, (IntImm(4),), strides_given=(IntImm(4),))
     inner = MatchBuffer(half, column, (IntImm(4),), loop(K, 4, Store(half, (K,), as_expr(1.0))))
-    found = lowered(MatchBuffer(column, B, (IntImm(0), IntImm(2)), inner))
-    same(found, loop(K, 4, Store(B, (K + 4, IntImm(2)), as_expr(1.0))))
+    lowered_function = lowered(MatchBuffer(column, B, (IntImm(0), IntImm(2)), inner))
+    same(lowered_function, loop(K, 4, Store(B, (K + 4, IntImm(2)), as_expr(1.0))))
 
 
 def test_a_flat_source_takes_any_strides() -> None:
     tile = Buffer("t", C.dtype, (IntImm(2), IntImm(2)), strides_given=(IntImm(4), IntImm(2)))
     body = loop(J, 2, loop(K, 2, Store(tile, (J, K), as_expr(1.0))))
-    found = lowered(MatchBuffer(tile, C, (IntImm(1),), body))
-    index = found.body.body.indices  # type: ignore[attr-defined]
-    same(found, loop(J, 2, loop(K, 2, Store(C, (J * 4 + K * 2 + 1,), as_expr(1.0)))))
+    lowered_function = lowered(MatchBuffer(tile, C, (IntImm(1),), body))
+    index = lowered_function.body.body.indices  # type: ignore[attr-defined]
+    same(lowered_function, loop(J, 2, loop(K, 2, Store(C, (J * 4 + K * 2 + 1,), as_expr(1.0)))))
     assert len(index) == 1
 
 

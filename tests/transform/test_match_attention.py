@@ -35,26 +35,26 @@ ROOT = math.sqrt(1 / math.sqrt(D))
 def attention_of(mod: IRModule) -> tuple[IRModule, Attrs, int]:
     """The module after the pass, attributes of the only attention, and its operand count."""
     out = match_attention(fold_constants(canonicalize(mod)))
-    found = [b.value for b in main(out).bindings if b.value.op == "attention"]
-    assert len(found) == 1, ops_of(out)
+    attentions = [b.value for b in main(out).bindings if b.value.op == "attention"]
+    assert len(attentions) == 1, ops_of(out)
     assert not {"softmax", "matmul"} & set(ops_of(out))
-    return out, found[0].attrs, len(found[0].args)  # type: ignore[union-attr]
+    return out, attentions[0].attrs, len(attentions[0].args)  # type: ignore[union-attr]
 
 
-def scaled(g: Graph, q: RVar, k: RVar, where: str) -> RVar:
+def scaled(g: Graph, q: RVar, k: RVar, scale_place: str) -> RVar:
     """q k^T / sqrt(D), with the scale in one of the places exporters put it."""
     axes = (*range(len(k.tensor.shape) - 2), len(k.tensor.shape) - 1, len(k.tensor.shape) - 2)
     kt = g.transpose(k, axes=axes)
-    if where == "q":
+    if scale_place == "q":
         q = g.mul(q, ROOT**2)
-    elif where == "k":
+    elif scale_place == "k":
         kt = g.transpose(g.div(k, 1 / ROOT**2), axes=axes)
-    elif where == "both":
+    elif scale_place == "both":
         q, kt = g.mul(q, constant(np.full(1, ROOT, np.float32))), g.mul(kt, ROOT)
     scores = g.matmul(q, kt)
-    if where == "scores":
+    if scale_place == "scores":
         scores = g.mul(scores, ROOT**2)
-    return g.div(scores, ROOT**-2) if where == "divided" else scores
+    return g.div(scores, ROOT**-2) if scale_place == "divided" else scores
 
 
 SCALES = ["none", "q", "k", "both", "scores", "divided"]
@@ -88,8 +88,10 @@ def test_forms(scale: str, mask: str) -> None:
     assert attrs.scale == pytest.approx(1.0 if scale == "none" else ROOT**2, rel=1e-6)
     assert operands == (3 if mask == "none" else 4)
     for seed in range(3):
-        seen = {"m": np.ones((B, 1, 1, T), np.int64)} if mask.endswith(("keep", "drop")) else {}
-        assert_same(mod, out, seed, seen)
+        mask_inputs = (
+            {"m": np.ones((B, 1, 1, T), np.int64)} if mask.endswith(("keep", "drop")) else {}
+        )
+        assert_same(mod, out, seed, mask_inputs)
 
 
 def assert_same(
@@ -282,8 +284,8 @@ def symbolic(compare: str, swap: bool = False, shift: int = 0, low: float = -mat
         i, j = g.reshape(count, shape=(n, 1)), g.reshape(count, shape=(1, n))
         a, b = (i, j) if swap else (j, i)
         sees = g.emit(compare, g.sub(a, b), constant(np.asarray(shift)))
-        ones = g.where(sees, g.full(shape=(n, n), value=1.0), 0)
-        mask = g.where(g.equal(ones, 0), low, 0)
+        ones_matrix = g.where(sees, g.full(shape=(n, n), value=1.0), 0)
+        mask = g.where(g.equal(ones_matrix, 0), low, 0)
         return g.matmul(g.softmax(g.add(scaled(g, q, k, "both"), mask), axis=-1), v)
 
     shape = tensor((2, H, n, D), "float32")

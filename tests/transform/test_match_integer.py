@@ -39,14 +39,14 @@ def weights(g: Graph, *shape: int, axis: int = 0, dtype: str = "int8", zero: int
 
 
 def arguments(mod: IRModule) -> dict[str, np.ndarray]:
-    found = {}
+    arrays = {}
     for p in main(mod).params:
         shape = p.tensor.static_shape()
         if p.tensor.dtype.is_float:
-            found[p.name] = R.standard_normal(shape).astype(np.float32)
+            arrays[p.name] = R.standard_normal(shape).astype(np.float32)
         else:
-            found[p.name] = q(p.tensor.dtype.name, *shape).array  # type: ignore[misc]
-    return found
+            arrays[p.name] = q(p.tensor.dtype.name, *shape).array  # type: ignore[misc]
+    return arrays
 
 
 def check(build: Callable[..., Value], expected: list[str], **params: object) -> IRModule:
@@ -56,13 +56,13 @@ def check(build: Callable[..., Value], expected: list[str], **params: object) ->
     after = match_integer(before)
     assert ops_of(after) == expected
     assert match_integer(after) is after
-    given = arguments(before)
-    (want,), (have,) = evaluate(before, given, dtype="float64"), evaluate(after, given)
+    inputs = arguments(before)
+    (want,), (have,) = evaluate(before, inputs, dtype="float64"), evaluate(after, inputs)
     if want.dtype.kind == "f":
         np.testing.assert_allclose(have, want, rtol=0, atol=3e-6 * np.abs(want).max())
     else:
-        off = np.abs(have.astype(int) - want.astype(int))
-        assert off.max() <= 1 and off.mean() < 1e-2
+        difference = np.abs(have.astype(int) - want.astype(int))
+        assert difference.max() <= 1 and difference.mean() < 1e-2
     return after
 
 
@@ -152,8 +152,8 @@ def test_a_transposed_layer_with_a_bias_after_it() -> None:
 
 def test_a_product_of_activations_sums_16_bits() -> None:
     def build(g, x, y):  # noqa: ANN001, ANN202
-        left, right = g.dequantize(x, c(0.02), at(3)), g.dequantize(y, c(0.5), at(0))
-        return g.quantize(g.matmul(left, right), c(0.5), at(100))
+        left_product, right = g.dequantize(x, c(0.02), at(3)), g.dequantize(y, c(0.5), at(0))
+        return g.quantize(g.matmul(left_product, right), c(0.5), at(100))
 
     expected = ["cast", "sub", "cast", "matmul", "dequantize", "quantize"]
     check(build, expected, x=tensor((2, 3, 12), "uint8"), y=tensor((2, 12, 7), "uint8"))
@@ -183,14 +183,14 @@ def test_what_is_packed_is_moved_last() -> None:
 
 def test_dynamic_zero_points_stay_beside_the_sums() -> None:
     def build(g, x, zero):  # noqa: ANN001, ANN202
-        left = g.sub(g.cast(x, dtype="int32"), g.cast(zero, dtype="int32"))
-        return g.matmul(left, g.cast(q("int8", 12, 5), dtype="int32"))
+        left_operand = g.sub(g.cast(x, dtype="int32"), g.cast(zero, dtype="int32"))
+        return g.matmul(left_operand, g.cast(q("int8", 12, 5), dtype="int32"))
 
     before = graph(build, x=ROWS, zero=tensor((), "uint8"))
     after = match_integer(before)
     assert ops_of(after) == ["cast", "linear", "mul", "sub"]
-    given = arguments(before)
-    np.testing.assert_array_equal(evaluate(before, given)[0], evaluate(after, given)[0])
+    inputs = arguments(before)
+    np.testing.assert_array_equal(evaluate(before, inputs)[0], evaluate(after, inputs)[0])
 
 
 def test_conversions_move_and_cancel() -> None:
@@ -266,21 +266,21 @@ def test_a_product_of_scaled_integers() -> None:
 
 def product(
     op: str = "linear",
-    left: tuple[object, ...] = (0.02, 0),
+    left_scale: tuple[object, ...] = (0.02, 0),
     dtype: str = "uint8",
     right: Callable[[Graph], Value] = lambda g: weights(g, 12, 7, axis=1),
     **attrs: object,
 ) -> Callable[..., Value]:
-    """A product of x, dequantised by constants of `left` if there are any, and `right`."""
+    """A product of x, dequantised by constants of `left_scale` if there are any, and `right`."""
 
-    def build(g: Graph, x: Value, *given: Value) -> Value:
+    def build(g: Graph, x: Value, *operands: Value) -> Value:
         a: Value = x
-        if left:
-            s, z = left
+        if left_scale:
+            s, z = left_scale
             a = g.dequantize(
                 x, s if isinstance(s, Constant) else c(s), constant(np.asarray(z, dtype))
             )
-        return g.emit(op, a, given[-1] if right is None else right(g), span="it", **attrs)
+        return g.emit(op, a, operands[-1] if right is None else right(g), span="it", **attrs)
 
     return build
 
@@ -288,13 +288,13 @@ def product(
 FLOAT = tensor((3, 12), "float32")
 IMAGES = tensor((1, 8, 6, 5), "uint8")
 REASONS: dict[str, tuple[Callable[..., Value], dict[str, object]]] = {
-    "its left side is not dequantised": (product(left=()), {"x": FLOAT}),
+    "its left side is not dequantised": (product(left_scale=()), {"x": FLOAT}),
     "its right side is not dequantised": (
         product(right=lambda g: rand(12, 7)),
         {"x": ROWS},
     ),
     "its left side has several scales or zero points": (
-        product(left=(scales(3, 1), np.zeros((3, 1)))),
+        product(left_scale=(scales(3, 1), np.zeros((3, 1)))),
         {"x": ROWS},
     ),
     "its right side has scales or zero points that are not one, or one per channel": (
@@ -360,7 +360,7 @@ def test_why_a_product_stays_in_float32(reason: str) -> None:
 
 
 def test_products_without_quantised_operands_have_no_reason() -> None:
-    before = graph(product(left=(), right=lambda g: rand(12, 7)), x=FLOAT)
+    before = graph(product(left_scale=(), right=lambda g: rand(12, 7)), x=FLOAT)
     assert match_integer(before) is before
 
 

@@ -23,12 +23,12 @@ GAMMA, BETA = rand(4), rand(4, seed=1)
 
 def normalised(g: Graph, x: RVar, axes: tuple[int, ...] = (-1,), form: str = "div") -> RVar:
     """(x - mean) / sqrt(variance + eps)"""
-    off = g.sub(x, g.mean(x, axes=axes, keepdims=True))
-    square = g.pow(off, 2) if form == "div" else g.mul(off, off)
+    centred = g.sub(x, g.mean(x, axes=axes, keepdims=True))
+    square = g.pow(centred, 2) if form == "div" else g.mul(centred, centred)
     root = g.sqrt(g.add(g.mean(square, axes=axes, keepdims=True), 1e-5))
     if form == "div":
-        return g.div(off, root)
-    return g.mul(off, g.reciprocal(root) if form == "reciprocal" else g.pow(root, -1))
+        return g.div(centred, root)
+    return g.mul(centred, g.reciprocal(root) if form == "reciprocal" else g.pow(root, -1))
 
 
 @pytest.mark.parametrize("form", ["div", "reciprocal", "pow"])
@@ -69,15 +69,17 @@ NOT_NORMS: dict[str, Build] = {
     "another axis": lambda g, x: normalised(g, x, (1,), "reciprocal"),
     "no axis": lambda g, x: normalised(g, x, (), "reciprocal"),
     "eps per element": lambda g, x: g.mul(
-        off := g.sub(x, g.mean(x, axes=(-1,), keepdims=True)),
-        g.rsqrt(g.add(g.mean(g.mul(off, off), axes=(-1,), keepdims=True), rand(3, 1, low=0.1))),
+        centred := g.sub(x, g.mean(x, axes=(-1,), keepdims=True)),
+        g.rsqrt(
+            g.add(g.mean(g.mul(centred, centred), axes=(-1,), keepdims=True), rand(3, 1, low=0.1))
+        ),
     ),
     "root mean square": lambda g, x: g.mul(
         x, g.rsqrt(g.add(g.mean(g.mul(x, x), axes=(-1,), keepdims=True), 1e-5))
     ),
     "variance over another axis": lambda g, x: g.mul(
-        off := g.sub(x, g.mean(x, axes=(-1,), keepdims=True)),
-        g.rsqrt(g.add(g.mean(g.mul(off, off), axes=(1,), keepdims=True), 1e-5)),
+        centred := g.sub(x, g.mean(x, axes=(-1,), keepdims=True)),
+        g.rsqrt(g.add(g.mean(g.mul(centred, centred), axes=(1,), keepdims=True), 1e-5)),
     ),
     "gamma per row": lambda g, x: g.mul(g.layer_norm(x, rand(4), axis=-1, eps=1e-5), rand(3, 1)),
     "norm used twice": lambda g, x: Tuple(

@@ -65,16 +65,16 @@ def test_values_of_outer_functions(name: str) -> None:
     assert name_values(new).script() == new.script()
 
 
-def named(mod: IRModule, given: dict[str, np.ndarray]) -> dict[str, list[np.ndarray]]:
+def named(mod: IRModule, inputs: dict[str, np.ndarray]) -> dict[str, list[np.ndarray]]:
     """What a run in float64 computes of values that have a name of `name_values`."""
-    found: dict[str, list[np.ndarray]] = {}
+    values_by_name: dict[str, list[np.ndarray]] = {}
 
     def watch(b: Binding, value: Any) -> None:
         if isinstance(value, np.ndarray):
-            found.setdefault(b.var.name, []).append(value)
+            values_by_name.setdefault(b.var.name, []).append(value)
 
-    evaluate(mod, given, dtype="float64", watch=watch)
-    return found
+    evaluate(mod, inputs, dtype="float64", watch=watch)
+    return values_by_name
 
 
 NETWORKS = ["residual", "separable", "transformer"]
@@ -108,7 +108,7 @@ def test_no_pass_gives_a_name_to_something_else(name: str) -> None:
     given = {p.name: x for p, x in zip(main.params, inputs, strict=True)}
     model = named(mod, given)
     assert all(len(values) == 1 for values in model.values())
-    left = 0
+    name_count = 0
     for step in relax_passes(Target({"kind": "llvm", "mcpu": "x86-64-v3"})):
         if isinstance(step, LowerGroups):
             break
@@ -116,9 +116,9 @@ def test_no_pass_gives_a_name_to_something_else(name: str) -> None:
         if new is mod:
             continue
         mod = new
-        same = {n: v for n, v in named(mod, given).items() if n in model}
-        left = len(same)
-        for value_name, values in same.items():
+        shared_names = {n: v for n, v in named(mod, given).items() if n in model}
+        name_count = len(shared_names)
+        for value_name, values in shared_names.items():
             (want,) = model[value_name]
             top = np.abs(want.astype(np.float64))
             scale = float(top[np.isfinite(top) & (top < 1e30)].max(initial=0))
@@ -127,7 +127,7 @@ def test_no_pass_gives_a_name_to_something_else(name: str) -> None:
                 assert have.shape == want.shape, message
                 close = np.allclose(have, want, rtol=1e-5, atol=1e-5 * scale, equal_nan=True)
                 assert close, message
-    assert left >= 8
+    assert name_count >= 8
 
 
 def shapes(mod: IRModule) -> list[tuple[int, ...]]:

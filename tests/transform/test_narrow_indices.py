@@ -173,9 +173,9 @@ def test_limits_of_loops(lo: int, extent: int, narrow: bool) -> None:
         for i in range({lo}, {lo + extent}):
             Y[i % 16, 0] = X[0, 0]
     """
-    found = narrow_indices(from_source(module(F32, text)))
-    verify(found)
-    assert loops(found) == {"i": "int32" if narrow else "int64"}
+    narrowed = narrow_indices(from_source(module(F32, text)))
+    verify(narrowed)
+    assert loops(narrowed) == {"i": "int32" if narrow else "int64"}
 
 
 @pytest.mark.parametrize(
@@ -201,10 +201,10 @@ def test_limits_of_expressions(index: str, narrow: bool) -> None:
         for i in range(1024):
             Y[0, {index}] = T.int8(1)
     """
-    found = narrow_indices(from_source(module(parameters, text)))
-    verify(found)
-    assert loops(found) == {"i": "int32"}
-    assert ("int64" in found.script()) is not narrow
+    narrowed = narrow_indices(from_source(module(parameters, text)))
+    verify(narrowed)
+    assert loops(narrowed) == {"i": "int32"}
+    assert ("int64" in narrowed.script()) is not narrow
 
 
 def test_a_variable_may_be_bound_again() -> None:
@@ -222,9 +222,9 @@ def test_a_variable_may_be_bound_again() -> None:
     body = substitute_stmt(second.body, {second.var: first.var})
     again = IRModule((replace(f, body=seq(first, replace(second, var=first.var, body=body))),))
     verify(again)
-    found = narrow_indices(again)
-    verify(found)
-    types = [s.var.dtype.name for s in walk_stmt(found.prim_funcs[0].body) if isinstance(s, For)]
+    narrowed = narrow_indices(again)
+    verify(narrowed)
+    types = [s.var.dtype.name for s in walk_stmt(narrowed.prim_funcs[0].body) if isinstance(s, For)]
     assert types == ["int32", "int64"]
 
 
@@ -235,9 +235,9 @@ def test_variables_in_shapes_of_buffers_stay() -> None:
             V[0] = X[i, 0]
     """
     mod = from_source(module(F32, text))
-    found = narrow_indices(mod)
-    verify(found)
-    assert loops(found) == {"i": "int64"}
+    narrowed = narrow_indices(mod)
+    verify(narrowed)
+    assert loops(narrowed) == {"i": "int64"}
 
 
 def test_vectors_of_indices() -> None:
@@ -247,10 +247,10 @@ def test_vectors_of_indices() -> None:
                 Y[i, j * 2] = X[i + j, 7]
     """
     mod = vectorize_loops(from_source(module(F32, text)))
-    found = narrow_indices(mod)
-    verify(found)
-    assert "X[T.Ramp(i, T.int32(1), 4), 7]" in found.script()
-    assert "Y[i, T.Ramp(0, 2, 4)]" in found.script()
+    narrowed = narrow_indices(mod)
+    verify(narrowed)
+    assert "X[T.Ramp(i, T.int32(1), 4), 7]" in narrowed.script()
+    assert "Y[i, T.Ramp(0, 2, 4)]" in narrowed.script()
 
 
 def test_nothing_to_narrow_is_the_same_object() -> None:

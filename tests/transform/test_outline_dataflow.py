@@ -33,24 +33,24 @@ def outlined(body: str, params: str = 'x: R.Tensor((4,), "float32")') -> IRModul
 
 def parts(mod: IRModule) -> dict[str, list[str]]:
     """Operators of each part."""
-    found = {}
+    operators_by_part = {}
     for f in mod.graphs:
         calls = [b.value for b in f.bindings if isinstance(b.value, Call)]
-        found[f.name] = [c.op or c.callee.name for c in calls]  # type: ignore[union-attr]
-    return found
+        operators_by_part[f.name] = [c.op or c.callee.name for c in calls]  # type: ignore[union-attr]
+    return operators_by_part
 
 
 def calls(body: Function | Body) -> list[str]:
     """What host code calls, in order."""
-    found: list[str] = []
+    names: list[str] = []
     for b in body.bindings:
         if isinstance(b.value, If):
-            found += ["if", *calls(b.value.then), "else", *calls(b.value.orelse), "end"]
+            names += ["if", *calls(b.value.then), "else", *calls(b.value.orelse), "end"]
         elif isinstance(b.value, Lambda):
-            found += ["def", *calls(b.value.function), "end"]
+            names += ["def", *calls(b.value.function), "end"]
         elif isinstance(b.value, Call):
-            found.append(b.value.op or b.value.callee.name)  # type: ignore[union-attr]
-    return found
+            names.append(b.value.op or b.value.callee.name)  # type: ignore[union-attr]
+    return names
 
 
 def test_straight_line_modules_are_left_alone() -> None:

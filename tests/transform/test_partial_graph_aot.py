@@ -44,8 +44,8 @@ def _mlp(g: Graph, x: RVar) -> Value:
 def form(mod: IRModule) -> str:
     """The functions of the form, without the kernels."""
     named = {f.name: f for f in mod.functions}
-    kept = [named[n] for n in ("main_init", "main", "main_run") if n in named]
-    return "\n".join(print_function(f) for f in kept)
+    functions_of_form = [named[n] for n in ("main_init", "main", "main_run") if n in named]
+    return "\n".join(print_function(f) for f in functions_of_form)
 
 
 @pytest.mark.parametrize(("name", "rows"), [("planned", 8), ("planned_symbolic", Var("n"))])
@@ -85,10 +85,10 @@ def test_any_graph_comes_back_from_its_text(mod: IRModule) -> None:
     verify(again)
     assert first_difference(planned, again) is None
     (f,), (g,) = planned.graphs, again.graphs
-    one, two = planned.plan(f.name), again.plan(g.name)
-    assert [c.name for c in one.calls] == [c.name for c in two.calls]
-    assert [c.span for c in one.calls] == [c.span for c in two.calls]
-    assert read_plan(f, planned) == one  # what the pass made is what its text says
+    first, two = planned.plan(f.name), again.plan(g.name)
+    assert [c.name for c in first.calls] == [c.name for c in two.calls]
+    assert [c.span for c in first.calls] == [c.span for c in two.calls]
+    assert read_plan(f, planned) == first  # what the pass made is what its text says
 
 
 def test_what_is_planned_stays() -> None:
@@ -123,11 +123,11 @@ def test_names_that_are_taken() -> None:
         return g.relu(x)
 
     (f,) = graph(build, x=(8,)).graphs
-    other = Function("main_run", f.params, f.bindings, f.result, f.attrs)
-    mod = lowered(IRModule((f, other)))
+    taken_name = Function("main_run", f.params, f.bindings, f.result, f.attrs)
+    mod = lowered(IRModule((f, taken_name)))
     assert list(mod)[:4] == ["main", "main_run_2", "main_run", "main_run_run"]
     x = np.arange(-4, 4, dtype="float32")
-    vm = tk.runtime.Executor(tk.compile(IRModule((f, other)), TARGET), tk.cpu())
+    vm = tk.runtime.Executor(tk.compile(IRModule((f, taken_name)), TARGET), tk.cpu())
     assert vm["main"](x).numpy().tolist() == vm["main_run"](x).numpy().tolist()
 
 
@@ -303,8 +303,8 @@ MALFORMED = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "where", "says", "hint"), MALFORMED)
-def test_must_fail(old: str, new: str, where: str, says: str, hint: str) -> None:
+@pytest.mark.parametrize(("old", "new", "place", "says", "hint"), MALFORMED)
+def test_must_fail(old: str, new: str, place: str, says: str, hint: str) -> None:
     assert old in PROGRAM
     text = PROGRAM.replace(old, new)
     if "alloc_storage_set" in new or new.startswith("return"):
@@ -312,7 +312,7 @@ def test_must_fail(old: str, new: str, where: str, says: str, hint: str) -> None
     with pytest.raises(InternalError) as caught:
         verify(from_source(text))
     assert caught.value.code == "malformed-ir"
-    assert caught.value.where == where
+    assert caught.value.where == place
     assert says in caught.value.message and hint in caught.value.hint
 
 

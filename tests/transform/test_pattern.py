@@ -35,16 +35,16 @@ def test_names_bind_and_repeat(g: Graph) -> None:
 
 def test_commutative_operators_match_both_ways(g: Graph) -> None:
     x, y = g.params
-    both = matches("add(a, b)", g.add(x, y), g)
-    assert [(m["a"], m["b"]) for m in both] == [(x, y), (y, x)]
+    both_ways = matches("add(a, b)", g.add(x, y), g)
+    assert [(m["a"], m["b"]) for m in both_ways] == [(x, y), (y, x)]
     assert len(matches("sub(a, b)", g.sub(x, y), g)) == 1
 
 
 def test_backtracking_finds_the_order_that_fits_inside(g: Graph) -> None:
     x, y = g.params
     root = g.add(g.mul(y, x), g.mul(x, g.exp(y)))
-    (found,) = matches("add(mul(a, exp(b)), mul(a, b))", root, g)
-    assert found["a"] is x and found["b"] is y
+    (match,) = matches("add(mul(a, exp(b)), mul(a, b))", root, g)
+    assert match["a"] is x and match["b"] is y
 
 
 def test_capitals_are_constants(g: Graph) -> None:
@@ -99,8 +99,8 @@ def test_rest_either_and_names_of_parts(g: Graph) -> None:
     assert not matches("concat(a, b)", root, g)
     e = g.exp(x)
     root = g.neg(e)
-    (found,) = matches("neg(z := (sqrt(v) | exp(v)))", root, g)
-    assert found["z"] is e and found["v"] is x
+    (match,) = matches("neg(z := (sqrt(v) | exp(v)))", root, g)
+    assert match["z"] is e and match["v"] is x
 
 
 def test_underscore_matches_different_values(g: Graph) -> None:

@@ -90,7 +90,7 @@ def test_without_devices_in_types_nothing_changes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "where"),
+    ("body", "expected_places"),
     [
         ("    y: T(dsp) = R.exp(x)\n    return y", [("y", "dsp", "its result names 'dsp'")]),
         ("    y: T(host) = R.linear(x, w)\n    return y", [("y", "host", "names 'host'")]),
@@ -110,12 +110,12 @@ def test_without_devices_in_types_nothing_changes() -> None:
         ),
     ],
 )
-def test_where_pinned_operators_go(body: str, where: list[tuple[str, str, str]]) -> None:
+def test_where_pinned_operators_go(body: str, expected_places: list[tuple[str, str, str]]) -> None:
     target = _target(DSP, GENERAL, GPU)
     mod = AssignDevices(target)(PinDevices(target)(infer_types(_module(body))))
     rows = mod["main"].attrs["placed"]
-    assert [row[:2] for row in rows] == [row[:2] for row in where]
-    assert all(words in row[2] for row, (*_, words) in zip(rows, where, strict=True))
+    assert [row[:2] for row in rows] == [row[:2] for row in expected_places]
+    assert all(words in row[2] for row, (*_, words) in zip(rows, expected_places, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -133,9 +133,9 @@ def test_types_with_devices_print_and_parse(body: str, result: str) -> None:
     again = from_source(mod.script())
     assert 'device="gpu"' in mod.script() and again.script() == mod.script()
     assert first_difference(mod, again) is None
-    other = _module("    return x", x="other")
+    other_module = _module("    return x", x="other")
     assert "device 'other' != 'gpu'" in str(
-        first_difference(other, _module("    return x", x="gpu"))
+        first_difference(other_module, _module("    return x", x="gpu"))
     )
 
 
@@ -205,9 +205,9 @@ def test_fused_groups_are_not_pinned_in_types() -> None:
 
 @pytest.mark.parametrize("place", ["x", "result"])
 def test_places_of_unknown_devices_are_refused(place: str) -> None:
-    given = {"x": "dps"} if place == "x" else {"result": "T(dps)"}
+    place_argument = {"x": "dps"} if place == "x" else {"result": "T(dps)"}
     with pytest.raises(UserError, match=r"no device 'dps'.*\n.*'dsp'") as error:
-        tk.compile(_module("    return x", **given), _target(DSP))
+        tk.compile(_module("    return x", **place_argument), _target(DSP))
     assert error.value.code == "unknown-device"
 
 
@@ -215,11 +215,11 @@ def test_a_device_in_a_type_is_not_forgotten_without_the_pass() -> None:
     mod = _module("    y: T(dsp) = R.exp(x)\n    return y")
     target = _target(DSP)
     for passes in (relax_passes(target), minimal_relax_passes(target)):
-        rest = [p for p in passes if not isinstance(p, PinDevices)]
+        other_passes = [p for p in passes if not isinstance(p, PinDevices)]
         exe = tk.compile(mod, target, relax_pipeline=passes)
         assert [p.device for p in exe.placement()] == ["dsp"]
         with pytest.raises(UserError, match="its types name devices: run pin_devices"):
-            tk.compile(mod, target, relax_pipeline=rest[:1])
+            tk.compile(mod, target, relax_pipeline=other_passes[:1])
 
 
 def test_two_cpus() -> None:

@@ -37,8 +37,8 @@ def _number(e: object, sizes: dict[str, int]) -> int:
     if isinstance(e, int):
         return e
     assert isinstance(e, Expr)
-    known = {v: IntImm(sizes[v.name]) for v in _vars(e)}
-    n = int_value(substitute(e, known))
+    constants = {v: IntImm(sizes[v.name]) for v in _vars(e)}
+    n = int_value(substitute(e, constants))
     assert n is not None
     return n
 
@@ -53,10 +53,10 @@ def check_plan(mod: IRModule, **sizes: int) -> int:
     """Assert that the plan of the only graph is sound; the bytes of the workspace, or of all
     pools."""
     (f,) = mod.graphs
-    one = (("workspace", f.attrs.get("workspace_bytes"), 64),)
-    rows = f.attrs.get("pools", one)
+    default_pool = (("workspace", f.attrs.get("workspace_bytes"), 64),)
+    rows = f.attrs.get("pools", default_pool)
     pools = {name: (_number(size, sizes), align) for name, size, align in rows}
-    homes = {name: (kind, at) for name, kind, at in f.attrs.homes}
+    homes = {name: (kind, offset) for name, kind, offset in f.attrs.homes}
     owners: dict[Value, tuple[RVar, ...]] = {}  # of values that share memory
     spans: dict[RVar, list[int]] = {}
     for i, b in enumerate(f.bindings):
@@ -74,16 +74,16 @@ def check_plan(mod: IRModule, **sizes: int) -> int:
     parts = {v for b in f.bindings if b.value.op == "concat" for v in owners[b.var][1:]}  # type: ignore[union-attr]
     places = []
     for v, (start, end) in spans.items():
-        kind, at = homes[v.name]
+        kind, offset = homes[v.name]
         if kind != "arg":
-            lo = _number(at, sizes)
+            lo = _number(offset, sizes)
             size = _bytes(v, sizes)
             total, align = pools[kind]
             assert (lo % align == 0 or v in parts) and lo + size <= total
             places.append((v, start, end, lo, lo + size, kind))
     _check_concats(f, homes, owners, sizes)
-    for one, other in itertools.combinations(places, 2):
-        a, b = sorted((one, other), key=lambda p: p[1])
+    for default_pool, other_place in itertools.combinations(places, 2):
+        a, b = sorted((default_pool, other_place), key=lambda p: p[1])
         if a[5] != b[5] or a[4] <= b[3] or b[4] <= a[3] or b[1] > a[2]:
             continue
         assert b[1] == a[2], f"{a[0]} and {b[0]} share memory while both live"
@@ -112,26 +112,30 @@ def _check_concats(
     for b in f.bindings:
         if isinstance(b.value, Call) and b.value.op == "concat":
             kind, first = homes[owners[b.var][0].name]
-            at = _number(first, sizes)
+            offset = _number(first, sizes)
             for v in owners[b.var]:
-                assert kind != "arg" and homes[v.name] == (kind, at)
-                at += _bytes(v, sizes)
+                assert kind != "arg" and homes[v.name] == (kind, offset)
+                offset += _bytes(v, sizes)
 
 
 def _may_replace(
-    mod: IRModule, f: Function, at: int, operand: RVar, owners: dict[Value, tuple[RVar, ...]]
+    mod: IRModule,
+    f: Function,
+    binding_index: int,
+    operand: RVar,
+    owners: dict[Value, tuple[RVar, ...]],
 ) -> bool:
-    """Whether the kernel of binding `at` reads `operand` only through an overwritable parameter
-    that begins where its result does."""
-    call = f.bindings[at].value
+    """Whether the kernel of the binding at `binding_index` reads `operand` only through an
+    overwritable parameter that begins where its result does."""
+    call = f.bindings[binding_index].value
     assert isinstance(call, Call) and isinstance(call.callee, GlobalRef)
     kernel = mod[call.callee.name]
     assert isinstance(kernel, PrimFunc)
     reads = [k for k, a in enumerate(call.args) if operand in _owners(a, owners)]
-    homes = {name: (kind, at) for name, kind, at in f.attrs.homes}
+    homes = {name: (kind, offset) for name, kind, offset in f.attrs.homes}
     first = homes[_owners(call.args[reads[0]], owners)[0].name] if reads else None
-    same = first == homes[f.bindings[at].var.name]
-    return len(reads) == 1 and reads[0] in kernel.inplace and same
+    shares_place = first == homes[f.bindings[binding_index].var.name]
+    return len(reads) == 1 and reads[0] in kernel.inplace and shares_place
 
 
 def _dense(g: Graph, x: Value) -> Value:

@@ -49,15 +49,15 @@ def tables(draw: st.DrawFn) -> list[dict[str, object]]:
 
 def sound(mod: IRModule, target: Target) -> bool:
     """Assert that a plan for the pools is sound; False if it was refused for lack of memory."""
-    made = planned(mod, target)
-    check_plan(made)
-    (f,) = made.graphs
+    plan = planned(mod, target)
+    check_plan(plan)
+    (f,) = plan.graphs
     sizes = {name: (size, align) for name, size, align in f.attrs.pools}
     pools = {p.name: p for p in target.memory}
     for name, (_, align) in sizes.items():
         assert align == pools[name].align
     over = [n for n, (size, _) in sizes.items() if (pools[n].size or size) < size]
-    split = partial_graph_aot(made)
+    split = partial_graph_aot(plan)
     try:
         require_memory(split, target.memory, Budget())
     except UserError as error:
@@ -83,8 +83,8 @@ def test_any_plan_is_sound_or_refused(mod: IRModule, table: list[dict[str, objec
 def test_results_do_not_depend_on_pools(mod: IRModule, table: list[dict[str, object]]) -> None:
     table = [*table, {"name": "rest"}] if "size" in table[-1] else table
     inputs = list(arguments(mod).values())
-    one, other = (tk.compile(mod, t)(*inputs) for t in (BOARD, board(*table)))
-    for a, b in zip(one, other, strict=True):
+    first, second = (tk.compile(mod, t)(*inputs) for t in (BOARD, board(*table)))
+    for a, b in zip(first, second, strict=True):
         assert a.tobytes() == b.tobytes()
 
 
@@ -110,16 +110,16 @@ def test_what_is_used_most_is_in_the_fast_pool() -> None:
 
 
 def test_what_does_not_live_at_once_shares_the_fast_pool() -> None:
-    one, two, three = storage(60, 0, 1, 2), storage(60, 2, 3, 2), storage(8, 0, 3, 1)
-    found = placed([one, two, three], ("a", 64), ("b", None))
-    assert found == [("a", 0), ("a", 0), ("b", 0)]
+    first, two, three = storage(60, 0, 1, 2), storage(60, 2, 3, 2), storage(8, 0, 3, 1)
+    placements = placed([first, two, three], ("a", 64), ("b", None))
+    assert placements == [("a", 0), ("a", 0), ("b", 0)]
 
 
 def test_a_pool_is_packed_anew_before_a_value_leaves_it() -> None:
     """Placed in the order of gain there is no gap; largest first there is one."""
     small, wide, large = storage(8, 0, 3, 9), storage(16, 2, 5, 7), storage(24, 4, 7, 5)
-    found = placed([small, wide, large], ("a", 40), ("b", None))
-    assert {pool for pool, _ in found} == {"a"}
+    placements = placed([small, wide, large], ("a", 40), ("b", None))
+    assert {pool for pool, _ in placements} == {"a"}
 
 
 def test_overflow_is_in_the_last_pool_and_is_as_small_as_can_be() -> None:
@@ -154,9 +154,9 @@ def test_a_module_with_pools_is_its_text() -> None:
     assert 'R.alloc_storage(align=32, pool="sram", size=' in text
     again = from_source(text, constant_table(exe.module))  # type: ignore[arg-type]
     assert first_difference(exe.module, again) is None
-    other = tk.compile(again, board(*POOLS), relax_pipeline=None, tir_pipeline=None)
-    assert other.artifacts == exe.artifacts
-    assert other.memory() == exe.memory()
+    second = tk.compile(again, board(*POOLS), relax_pipeline=None, tir_pipeline=None)
+    assert second.artifacts == exe.artifacts
+    assert second.memory() == exe.memory()
 
 
 def test_what_says_so() -> None:
@@ -181,9 +181,9 @@ def test_what_says_so() -> None:
 def test_pools_of_a_model_in_an_archive(tmp_path: Any) -> None:
     exe = tk.compile(graph(shortcut, x=(8, 64)), board(*POOLS))
     archive = exe.export_model_library_format(tmp_path / "net.tar")
-    (found,) = open_model_library(archive).model().functions.values()
+    (function,) = open_model_library(archive).model().functions.values()
     pools = exe.memory().functions["main"].pools
-    assert [(p.name, p.size_bytes, p.alignment) for p in found.pools] == [
+    assert [(p.name, p.size_bytes, p.alignment) for p in function.pools] == [
         ("dtcm", pools["dtcm"].workspace, 8),
         ("sram", pools["sram"].workspace, 32),
     ]
@@ -199,11 +199,13 @@ def test_pools_of_a_model_in_an_archive(tmp_path: Any) -> None:
 
 def test_budgets_of_pools() -> None:
     mod, target = graph(shortcut, x=(8, 64)), board(*POOLS)
-    used = tk.compile(mod, target).memory().functions["main"].pools["sram"].reserved
-    assert isinstance(used, int)
-    tk.compile(mod, target, max_workspace={"sram": used})
-    with pytest.raises(UserError, match=f"pool 'sram': needs {used:,} bytes, has {used - 1:,}"):
-        tk.compile(mod, target, max_workspace=f"sram={used - 1},dtcm=4K")
+    reserved = tk.compile(mod, target).memory().functions["main"].pools["sram"].reserved
+    assert isinstance(reserved, int)
+    tk.compile(mod, target, max_workspace={"sram": reserved})
+    with pytest.raises(
+        UserError, match=f"pool 'sram': needs {reserved:,} bytes, has {reserved - 1:,}"
+    ):
+        tk.compile(mod, target, max_workspace=f"sram={reserved - 1},dtcm=4K")
     with pytest.raises(UserError, match="no pool 'sran'") as caught:
         tk.compile(mod, target, max_workspace="sran=1K")
     assert "'sram'" in caught.value.hint
@@ -305,5 +307,5 @@ def test_a_storage_of_a_pool_by_hand() -> None:
 
 def test_one_pool_takes_no_more_than_a_workspace() -> None:
     mod = graph(shortcut, x=(8, 64))
-    one, other = planned(mod), planned(mod, board({"name": "only", "align": 64}))
-    assert check_plan(one) >= check_plan(other) > 0
+    first, second = planned(mod), planned(mod, board({"name": "only", "align": 64}))
+    assert check_plan(first) >= check_plan(second) > 0

@@ -51,9 +51,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_threads_share_is_refused(what: str) -> None:
-    shape, *bodies = REFUSED[what]
+@pytest.mark.parametrize("case_name", REFUSED)
+def test_what_threads_share_is_refused(case_name: str) -> None:
+    shape, *bodies = REFUSED[case_name]
     with pytest.raises(UnsupportedError, match="register buffer s is allocated for a whole block"):
         split(shape, *map(nest, bodies))
 

@@ -74,15 +74,15 @@ class Draw:
         return threads("\n".join(lines), self.pick((THREADS, THREADS, THREADS, 2)))
 
     def parts(self, depth: int) -> list[str]:
-        found = []
+        statements = []
         for _ in range(self.draw(st.integers(1, 4 - (depth < 2)))):
             if self.syncs and self.chance(45):
-                found.append(SYNC)
+                statements.append(SYNC)
             if depth and self.chance(35):
-                found.append(self.around(depth - 1))
+                statements.append(self.around(depth - 1))
             else:
-                found.append(self.nest())
-        return found
+                statements.append(self.nest())
+        return statements
 
     def around(self, depth: int) -> str:
         """A loop or a branch."""
@@ -92,9 +92,9 @@ class Draw:
         if self.chance(15):
             return loop("if b == 0:", *self.parts(depth))
         self.loops.append(name)
-        found = loop(f"for {name} in range({self.pick((1, 2, 3))}):", *self.parts(depth))
+        nest_text = loop(f"for {name} in range({self.pick((1, 2, 3))}):", *self.parts(depth))
         self.loops.pop()
-        return found
+        return nest_text
 
 
 @st.composite
@@ -104,27 +104,27 @@ def devices(draw: Any, syncs: bool = True) -> PrimFunc:
 
 def outcomes(f: PrimFunc) -> tuple[list[np.ndarray], set[Race]]:
     """(what `f` writes in each order of threads, the races that were seen)."""
-    found, races = [], set()
+    outputs, races = [], set()
     for order in ORDERS:
         arrays = arrays_of(f)
         races |= set(launch(f, arrays, order))
-        found.append(arrays["Y"])
-    return found, races
+        outputs.append(arrays["Y"])
+    return outputs, races
 
 
-def kinds(found: Races) -> set[tuple[str, str]]:
-    return {(x.kind, x.buffer) for x in found.faults}
+def kinds(races: Races) -> set[tuple[str, str]]:
+    return {(x.kind, x.buffer) for x in races.faults}
 
 
 def proofs_agree_with_runs(f: PrimFunc) -> None:
     found = races_of(f)
     results, races = outcomes(f)
-    seen = {(r.kind, r.buffer) for r in races}
-    assert kinds(found) <= seen, f.script()
+    observed = {(r.kind, r.buffer) for r in races}
+    assert kinds(found) <= observed, f.script()
     doubted = {(d.kind, d.buffer) for d in found.doubts}
-    assert seen <= kinds(found) | doubted, f.script()
+    assert observed <= kinds(found) | doubted, f.script()
     if found.proved:
-        assert all(np.array_equal(results[0], other) for other in results), f.script()
+        assert all(np.array_equal(results[0], outcome) for outcome in results), f.script()
 
 
 def barriers_make_all_orders_agree(f: PrimFunc) -> None:
@@ -139,19 +139,19 @@ def barriers_make_all_orders_agree(f: PrimFunc) -> None:
     assert bool(within) == any(r.kind == "race" for r in races), whole.script()
     if not found.faults:
         assert not races and not found.doubts, whole.script()
-        assert all(np.array_equal(results[0], other) for other in results), whole.script()
+        assert all(np.array_equal(results[0], outcome) for outcome in results), whole.script()
 
 
-def each_barrier_is_needed(f: PrimFunc, which: int) -> None:
+def each_barrier_is_needed(f: PrimFunc, barrier_index: int) -> None:
     whole = with_barriers(f)
     count = barriers(whole)
     if not count or not races_of(whole).proved:
         return
-    less = without_barrier(whole, which % count)
-    after = races_of(less)
-    assert after.faults, less.script()
-    _, races = outcomes(less)
-    assert kinds(after) == {(r.kind, r.buffer) for r in races}, less.script()
+    weakened = without_barrier(whole, barrier_index % count)
+    after = races_of(weakened)
+    assert after.faults, weakened.script()
+    _, races = outcomes(weakened)
+    assert kinds(after) == {(r.kind, r.buffer) for r in races}, weakened.script()
 
 
 @QUICK
@@ -162,9 +162,9 @@ def test_proofs_agree_with_runs(f: PrimFunc) -> None:
 
 @QUICK
 @given(devices(syncs=False), st.integers(0, 99))
-def test_barriers_are_enough_and_needed(f: PrimFunc, which: int) -> None:
+def test_barriers_are_enough_and_needed(f: PrimFunc, barrier_index: int) -> None:
     barriers_make_all_orders_agree(f)
-    each_barrier_is_needed(f, which)
+    each_barrier_is_needed(f, barrier_index)
 
 
 @pytest.mark.fuzz
@@ -177,6 +177,6 @@ def test_many_proofs_agree_with_runs(f: PrimFunc) -> None:
 @pytest.mark.fuzz
 @MANY
 @given(devices(syncs=False), st.integers(0, 99))
-def test_many_barriers_are_enough_and_needed(f: PrimFunc, which: int) -> None:
+def test_many_barriers_are_enough_and_needed(f: PrimFunc, barrier_index: int) -> None:
     barriers_make_all_orders_agree(f)
-    each_barrier_is_needed(f, which)
+    each_barrier_is_needed(f, barrier_index)

@@ -87,9 +87,9 @@ def _constant(draw: st.DrawFn, shape: tuple[int, ...]) -> Constant:
 
 def _like(draw: st.DrawFn, g: Graph, x: Value, values: list[Value]) -> Value:
     """An operand that broadcasts to `x`: a value, a constant of some of its extents, a number."""
-    same = [v for v in values if _shape(v) == _shape(x)]
+    candidates = [v for v in values if _shape(v) == _shape(x)]
     if draw(st.booleans()):
-        return draw(st.sampled_from(same))
+        return draw(st.sampled_from(candidates))
     shape = tuple(draw(st.sampled_from((1, d))) for d in _shape(x))
     c = _constant(draw, shape[draw(st.integers(0, len(shape))) :])
     return g.broadcast_to(c, shape=_shape(x)) if draw(st.integers(0, 4)) == 0 else c
@@ -100,8 +100,8 @@ def _unary(draw, g, x, values):  # noqa: ANN001, ANN202
 
 
 def _binary(draw, g, x, values):  # noqa: ANN001, ANN202
-    other = _like(draw, g, x, values)
-    pair = (x, other) if draw(st.booleans()) else (other, x)
+    operand = _like(draw, g, x, values)
+    pair = (x, operand) if draw(st.booleans()) else (operand, x)
     return g.emit(draw(st.sampled_from(BINARY)), *pair)
 
 
@@ -143,8 +143,8 @@ def _slice(draw, g, x, values):  # noqa: ANN001, ANN202
 def _take(draw, g, x, values):  # noqa: ANN001, ANN202
     axis = draw(st.integers(0, len(_shape(x)) - 1))
     extent = _shape(x)[axis]
-    at = draw(st.lists(st.integers(-extent, extent - 1), min_size=1, max_size=3))
-    return g.take(x, constant(np.array(at, np.int64)), axis=axis)
+    indices = draw(st.lists(st.integers(-extent, extent - 1), min_size=1, max_size=3))
+    return g.take(x, constant(np.array(indices, np.int64)), axis=axis)
 
 
 def _reduce(draw, g, x, values):  # noqa: ANN001, ANN202

@@ -42,8 +42,8 @@ def test_a_rule_that_changes_the_type_does_not_fit() -> None:
     wide = graph(lambda g, x: g.mul(x, c([[1.0], [1.0]])), x=(3,))
     rule = Rule("mul(x, 1)", "x")
     assert rewrite(wide, [rule]) is wide
-    same = graph(lambda g, x: g.mul(x, c([[1.0], [1.0]])), x=(2, 3))
-    assert ops_of(rewrite(same, [rule])) == []
+    same_type_graph = graph(lambda g, x: g.mul(x, c([[1.0], [1.0]])), x=(2, 3))
+    assert ops_of(rewrite(same_type_graph, [rule])) == []
 
 
 def test_what_a_rule_built_is_undone_when_it_does_not_fit() -> None:
@@ -99,9 +99,12 @@ def test_live_and_use_counts() -> None:
     f = g.finish(g.add(y, y))
     uses = use_counts(f)
     assert uses[y] == 3 and uses[x] == 1
-    kept = live(f)
-    assert [b.value.op for b in kept.bindings if isinstance(b.value, Call)] == ["exp", "add"]
-    assert live(kept) is kept
+    live_function = live(f)
+    assert [b.value.op for b in live_function.bindings if isinstance(b.value, Call)] == [
+        "exp",
+        "add",
+    ]
+    assert live(live_function) is live_function
 
 
 def test_aliases_are_forwarded() -> None:

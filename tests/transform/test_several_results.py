@@ -44,7 +44,7 @@ def kernel(name: str) -> str:
     for k, (shape, dtype) in enumerate(results):
         params.append(f'Y{k}: T.Buffer({shape}, "{dtype}")')
         extents = ["n"] if "n" in shape else [str(d) for d in eval(shape)]
-        at = ", ".join(f"i{d}" for d in range(len(extents)))
+        subscript = ", ".join(f"i{d}" for d in range(len(extents)))
         flat = "0"
         for d, extent in enumerate(extents):
             flat = f"({flat}) * {extent} + i{d}" if d else f"i{d}"
@@ -53,7 +53,7 @@ def kernel(name: str) -> str:
         for d, extent in enumerate(extents):
             lines.append(f"{pad}for i{d} in range({extent}):")
             pad += "    "
-        lines.append(f"{pad}Y{k}[{at or '()'}] = {value}")
+        lines.append(f"{pad}Y{k}[{subscript or '()'}] = {value}")
     head = f"    @T.prim_func(private=True)\n    def {name}({', '.join(params)}):\n"
     return head + "\n".join(lines) + "\n"
 
@@ -170,10 +170,10 @@ def test_every_use_of_every_result(pipeline: str) -> None:
     x = np.arange(8, dtype="float32")  # a cast saturates, NumPy's of -2 to uint8 does not
     for c in chosen:
         for flag in [()] if c.where == "graph" else [(np.array(True),), (np.array(False),)]:
-            got = run[c.name](x, *flag)
-            got = list(got) if isinstance(got, tuple) else [got]
+            results = run[c.name](x, *flag)
+            results = list(results) if isinstance(results, tuple) else [results]
             want = c.expected(x)
-            assert len(got) == len(want), c
-            for a, b in zip(got, want, strict=True):
+            assert len(results) == len(want), c
+            for a, b in zip(results, want, strict=True):
                 assert np.asarray(a).dtype == b.dtype and np.asarray(a).shape == b.shape, c
                 np.testing.assert_array_equal(np.asarray(a), b, err_msg=str(c))

@@ -53,8 +53,8 @@ def test_operands_that_broadcast(length: int | Expr) -> None:
         y = g.add(g.mul(_conv(g, x, 4), rand(4, 1)), rand(1, 4, 1))
         return _conv(g, g.where(g.less(y, x), y, g.sub(x, y)), 3)
 
-    found = _kept(build, length)
-    assert found.count("reshape") == 2  # of the parameter and of the result
+    operators_found = _kept(build, length)
+    assert operators_found.count("reshape") == 2  # of the parameter and of the result
 
 
 def test_another_reader_gets_the_signal() -> None:

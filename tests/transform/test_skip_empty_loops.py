@@ -122,14 +122,14 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_loops_that_are_tested(name: str) -> None:
-    body, wanted = PROGRAMS[name]
+    body, expected = PROGRAMS[name]
     before = from_source(HEAD + textwrap.indent(textwrap.dedent(body), "    "))
     after = skip_empty_loops(before)
     lines = [line.strip() for line in after.script().splitlines()]
-    found = {
+    conditions = {
         below.split()[1]: line.removeprefix("if ").removesuffix(":")
         for line, below in itertools.pairwise(lines)
         if line.startswith("if ")
     }
-    assert found == wanted
-    assert (after is before) == (not wanted)
+    assert conditions == expected
+    assert (after is before) == (not expected)

@@ -254,11 +254,12 @@ X[b, 2 * thread_y + thread_x]
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_texts(name: str) -> None:
-    parameters, before, after, made = TEXTS[name]
+    parameters, before, after, device_text = TEXTS[name]
     check_text(
         split_device,
         text(before, parameters),
-        text(after, parameters).replace("@T.prim_func\n", "@T.prim_func(outputs=1)\n", 1) + made,
+        text(after, parameters).replace("@T.prim_func\n", "@T.prim_func(outputs=1)\n", 1)
+        + device_text,
     )
 
 
@@ -280,31 +281,31 @@ def test_launches_compute_what_the_program_does(name: str) -> None:
     assert isinstance(f, PrimFunc)
     run(f, {"X": x, "Y": expected, "n": 5})
     for order in ORDERS:
-        found = np.full(shape, -1, "int32")
-        assert run_host(mod, "f", {"X": x, "Y": found, "n": 5}, order) == []
-        assert np.array_equal(found, expected), order
+        output = np.full(shape, -1, "int32")
+        assert run_host(mod, "f", {"X": x, "Y": output, "n": 5}, order) == []
+        assert np.array_equal(output, expected), order
 
 
 def test_names_that_are_taken() -> None:
-    other = "\n    @T.prim_func\n    def f_device(A: T.Buffer((1,))):\n        A[0] = 0.0\n"
-    mod = from_source(text(NEST) + other)
+    extra_text = "\n    @T.prim_func\n    def f_device(A: T.Buffer((1,))):\n        A[0] = 0.0\n"
+    mod = from_source(text(NEST) + extra_text)
     assert [f.name for f in split_device(mod).functions] == ["f", "f_device_2", "f_device"]
 
 
 def test_attributes() -> None:
     body = '        T.func_attr({"mine.note": 1, "global_symbol": "f"})\n' + NEST
     mod = split_device(from_source(text(body)))
-    f, made = mod["f"], mod["f_device"]
-    assert isinstance(f, PrimFunc) and isinstance(made, PrimFunc)
-    assert f.public and not made.public and made.is_device and not f.is_device
-    assert dict(made.attrs) == {"device_function": True, "mine.note": 1}
+    f, device_function = mod["f"], mod["f_device"]
+    assert isinstance(f, PrimFunc) and isinstance(device_function, PrimFunc)
+    assert f.public and not device_function.public and device_function.is_device and not f.is_device
+    assert dict(device_function.attrs) == {"device_function": True, "mine.note": 1}
     assert dict(f.attrs) == {"mine.note": 1, "global_symbol": "f"}
 
 
 def test_an_input_in_the_place_of_the_output() -> None:
     source = text(NEST).replace("@T.prim_func", "@T.prim_func(inplace=(0,))")
-    made = split_device(from_source(source))["f_device"]
-    assert isinstance(made, PrimFunc) and made.inplace == (0,)
+    device_function = split_device(from_source(source))["f_device"]
+    assert isinstance(device_function, PrimFunc) and device_function.inplace == (0,)
 
 
 def test_programs_for_other_devices_are_left() -> None:
@@ -314,9 +315,9 @@ def test_programs_for_other_devices_are_left() -> None:
 
 def test_the_shape_of_a_launch() -> None:
     mod = split_device(from_source(text(OTHER, IN_PLACE)))
-    made = mod["f_device"]
-    assert isinstance(made, PrimFunc)
-    launch = launch_of(made)
+    device_function = mod["f_device"]
+    assert isinstance(device_function, PrimFunc)
+    launch = launch_of(device_function)
     assert launch.block == (1, 2, 1) and len(launch.loops) == 2 and not launch.shared
     assert [repr(e) for e in launch.grid[1:2]] == ["n"]
 

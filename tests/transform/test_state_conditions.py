@@ -100,8 +100,8 @@ def test_a_condition_on_a_size_that_data_decides() -> None:
     )
     exe = tk.compile(from_source(text, infer=ops.infer))
     x = np.arange(8, dtype=np.float32).reshape(4, 2)
-    found = np.asarray(exe(x, np.array([True, False, True, True])))
-    np.testing.assert_array_equal(found, x[3:])
+    result = np.asarray(exe(x, np.array([True, False, True, True])))
+    np.testing.assert_array_equal(result, x[3:])
     for keep in ([True, False, False, True], [False] * 4):
         count = sum(keep)
         with pytest.raises(ValueError, match=f"m is {count}; expected m >= 3"):

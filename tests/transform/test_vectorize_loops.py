@@ -130,7 +130,7 @@ def test_vectorize_refuses_what_has_no_lanes() -> None:
     store = Store(Y, (R, L), X[R, L])
     wide = Broadcast(X[R, L], 8)
     called = Store(Y, (R, L), CallExtern("f", (L,), X.dtype))
-    for what, body in (
+    for statement_name, body in (
         ("a statement If", If(L < 3, store)),
         ("a statement For", For(N, ZERO, L, "serial", store)),
         ("an expression CallExtern", called),
@@ -139,7 +139,9 @@ def test_vectorize_refuses_what_has_no_lanes() -> None:
         ("a store of all lanes to one element of y", Store(Y, (R, ZERO), X[R, L])),
         ("a statement CallKernel", CallKernel("k", (AddressOf(X, (R, L)),))),
     ):
-        with pytest.raises(UnsupportedError, match=f"{what} cannot be vectorized over l") as caught:
+        with pytest.raises(
+            UnsupportedError, match=f"{statement_name} cannot be vectorized over l"
+        ) as caught:
             vectorize_loops(module(rows(lanes(body))))
         assert "make this loop serial" in caught.value.issues[0].hint
     with pytest.raises(UserError, match="no constant extent"):

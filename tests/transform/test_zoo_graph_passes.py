@@ -93,11 +93,13 @@ def operators(mod: IRModule) -> Counter[str]:
     return Counter(b.value.op for b in main(mod).bindings)  # type: ignore[union-attr]
 
 
-def assert_counts(mod: IRModule, expected: dict[str, int], kept: tuple[str, ...] = ()) -> None:
+def assert_counts(
+    mod: IRModule, expected: dict[str, int], remaining_ops: tuple[str, ...] = ()
+) -> None:
     """`expected` counts; operators of GONE only where `kept` names them."""
-    found = operators(mod)
-    assert {op: found[op] for op in expected} == expected
-    assert not [op for op in GONE if found[op] and op not in kept], found
+    counts = operators(mod)
+    assert {op: counts[op] for op in expected} == expected
+    assert not [op for op in GONE if counts[op] and op not in remaining_ops], counts
 
 
 def load(name: str) -> IRModule:
@@ -138,7 +140,7 @@ def test_counts(name: str) -> None:
 def test_light_counts(name: str) -> None:
     from tests.zoo.light import light_path
 
-    assert_counts(optimised(from_onnx(light_path(name))), LIGHT[name], kept=("softmax",))
+    assert_counts(optimised(from_onnx(light_path(name))), LIGHT[name], remaining_ops=("softmax",))
 
 
 @pytest.mark.slow
@@ -147,8 +149,8 @@ def test_values(name: str) -> None:
     mod = load(name)
     network = NETWORKS[EXPORTS[name].network]
     sizes = {"batch": 2, "sequence": 9} if EXPORTS[name].dynamic else {}
-    given = inputs(network, 1, **sizes)
-    before, after = evaluate(mod, given), evaluate(optimised(mod), given)
+    feeds = inputs(network, 1, **sizes)
+    before, after = evaluate(mod, feeds), evaluate(optimised(mod), feeds)
     for a, b in zip(before, after, strict=True):
         assert np.isfinite(a).all()
         np.testing.assert_allclose(b, a, rtol=0, atol=2e-5 * float(np.abs(a).max()))

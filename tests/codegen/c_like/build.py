@@ -35,8 +35,8 @@ def compiler(command: str, *flags: str, strict: bool = True) -> Fcompile:
                 continue
             warn = STRICT if strict and Path(file).name.startswith("c_kernels") else ()
             objects.append(str(folder / f"{Path(file).stem}.test.o"))
-            own = [o for o in options if not o.startswith(("-Wl,", "-l", "-shared"))]
-            _run([command, *own, *warn, *flags, "-c", file, "-o", objects[-1]])
+            compile_options = [o for o in options if not o.startswith(("-Wl,", "-l", "-shared"))]
+            _run([command, *compile_options, *warn, *flags, "-c", file, "-o", objects[-1]])
         last = [o for o in options if o.startswith(("-Wl,", "-l", "-shared", "-fPIC"))]
         _run([command, *flags, *objects, *last, "-o", output])
 
@@ -44,5 +44,7 @@ def compiler(command: str, *flags: str, strict: bool = True) -> Fcompile:
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, f"{' '.join(command[:3])} ... {command[-3]}\n{done.stderr[:6000]}"
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0, (
+        f"{' '.join(command[:3])} ... {command[-3]}\n{process.stderr[:6000]}"
+    )

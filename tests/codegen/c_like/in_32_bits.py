@@ -53,8 +53,8 @@ def run_in_32_bits(
         )
     )
     command = ["gcc", *FLAGS, "kernels.c", "main.c", "-o", "main", "-lm"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
     subprocess.run([folder / "main"], cwd=folder, check=True)
     files = [(folder / f"arg{i}.bin").read_bytes() for i in outputs]
     return [np.frombuffer(b, y.dtype).reshape(y.shape) for b, y in zip(files, like, strict=True)]
@@ -65,10 +65,10 @@ def calls_of(main: HostFunction) -> list[str]:
 
     def place(a: object) -> str:
         assert isinstance(a, Ptr)
-        at = a.offset
+        offset_text = a.offset
         if a.base == "workspace":
-            at = f"{main.storages[a.index].start} + {at}"
-        return f"{a.base}{a.index if a.base == 'arg' else ''} + {at}"
+            offset_text = f"{main.storages[a.index].start} + {offset_text}"
+        return f"{a.base}{a.index if a.base == 'arg' else ''} + {offset_text}"
 
     lines = []
     for call in main.calls:

@@ -49,17 +49,17 @@ INSTRUCTION = {
 
 
 def kernel(name: str, lanes: int) -> PrimFunc:
-    (sums, _), (left, count), (right, _) = DOTS[name]
+    (sums, _), (left_dtype, count), (right, _) = DOTS[name]
 
     def body(c, a, b, out):  # noqa: ANN001, ANN202
         def vector(buf, n):  # noqa: ANN001, ANN202
             return Load(buf, (Ramp(IntImm(0), IntImm(1), n) if n > 1 else IntImm(0),))
 
-        at = Ramp(IntImm(0), IntImm(1), lanes) if lanes > 1 else IntImm(0)
+        index = Ramp(IntImm(0), IntImm(1), lanes) if lanes > 1 else IntImm(0)
         value = intrin(name, vector(c, lanes), vector(a, count * lanes), vector(b, count * lanes))
-        return Store(out, (at,), value)
+        return Store(out, (index,), value)
 
-    shapes = [((lanes,), sums), ((count * lanes,), left), ((count * lanes,), right)]
+    shapes = [((lanes,), sums), ((count * lanes,), left_dtype), ((count * lanes,), right)]
     return program(f"{name}_{lanes}", [*shapes, ((lanes,), sums)], body)
 
 
@@ -82,16 +82,16 @@ def test_sums_are_exact_and_wrap_around(level: str) -> None:
     run = Executor(executable.jit(compiler("gcc", "-O1"))) if local else load(executable)
     rng = np.random.default_rng(1)
     for name in ("dot4", "dot2"):
-        (_, _), (left, count), (right, _) = DOTS[name]
+        (_, _), (left_dtype, count), (right, _) = DOTS[name]
         for lanes in LANES:
             for extreme in (False, True):
                 c = rng.integers(-(1 << 31), 1 << 31, lanes, "int32")
-                a, b = (drawn(rng, d, count * lanes, extreme) for d in (left, right))
+                a, b = (drawn(rng, d, count * lanes, extreme) for d in (left_dtype, right))
                 products = a.astype("int64") * b.astype("int64")
                 want = (c + products.reshape(lanes, count).sum(1)).astype("int32")
-                got = np.zeros(lanes, "int32")
-                run[f"{name}_{lanes}"](c, a, b, got)
-                np.testing.assert_array_equal(got, want, err_msg=f"{name} {lanes}")
+                output = np.zeros(lanes, "int32")
+                run[f"{name}_{lanes}"](c, a, b, output)
+                np.testing.assert_array_equal(output, want, err_msg=f"{name} {lanes}")
 
 
 # Of bfloat16: kind, processor, and what stands in its text where there is an instruction.
@@ -120,8 +120,8 @@ def test_sums_of_bfloat16(kind: str, level: str) -> None:
     text = "".join(a.text() for a in artifacts if a.file_name.endswith((".s", "kernels.c")))
     assert ("dpbf16" in text or "bfdot" in text) == bool(instruction)
     assert instruction in text
-    here = target.arch != "aarch64"
-    if here:
+    runs_here = target.arch != "aarch64"
+    if runs_here:
         processors.require(target)
         run = Executor(executable.jit(compiler("gcc", "-O1")) if kind == "c" else executable.jit())
     else:
@@ -137,12 +137,15 @@ def test_sums_of_bfloat16(kind: str, level: str) -> None:
             a, b = (v.astype(ml_dtypes.bfloat16) for v in values[1:])
             products = a.astype("float64") * b.astype("float64")
             want = c + products.reshape(lanes, 2).sum(1)
-            got = np.zeros(lanes, "float32")
-            run[f"dot2_bf16_{lanes}"](c, a, b, got)
-            bound = 3 * 2**-23 * (np.abs(c) + np.abs(products).reshape(lanes, 2).sum(1))
+            output = np.zeros(lanes, "float32")
+            run[f"dot2_bf16_{lanes}"](c, a, b, output)
+            error_bound = 3 * 2**-23 * (np.abs(c) + np.abs(products).reshape(lanes, 2).sum(1))
             exact = values is few
             np.testing.assert_allclose(
-                got, want, rtol=0, atol=0 if exact else np.nan_to_num(bound, posinf=0).max()
+                output,
+                want,
+                rtol=0,
+                atol=0 if exact else np.nan_to_num(error_bound, posinf=0).max(),
             )
 
 

@@ -43,11 +43,11 @@ def test_constants_wrap_around_as_their_type_does(dtype: str) -> None:
     rows += [(f"{a} ^ {b}", x ^ y) for (a, x), (b, y) in product(forms(dtype), repeat=2)]
     lines = "".join(f"    p[{i}] = {text}\n" for i, (text, _) in enumerate(rows))
     head = f'@T.prim_func\ndef f(n: T.int32, p: T.Buffer(({len(rows)},), "{dtype}")):\n'
-    found = np.zeros(len(rows), dtype)
-    tk.compile(from_source(head + lines), "c")["f"](7, found)
+    outputs = np.zeros(len(rows), dtype)
+    tk.compile(from_source(head + lines), "c")["f"](7, outputs)
     bits = np.dtype(dtype).itemsize * 8
-    for (text, value), got in zip(rows, found, strict=True):
-        assert int(got) % (1 << bits) == value % (1 << bits), (dtype, text)
+    for (text, value), output in zip(rows, outputs, strict=True):
+        assert int(output) % (1 << bits) == value % (1 << bits), (dtype, text)
 
 
 def source(target: dict[str, object], *lines: str, dtype: str = "int32") -> str:

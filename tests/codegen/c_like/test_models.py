@@ -48,10 +48,10 @@ def test_two_models_of_one_graph_name_in_one_program(tmp_path: Path) -> None:
     """Their names are what the caller gives them; each has kernels of its own."""
     require_compiler("gcc")
     mod = tk.script.from_source(NET, constants={"w": WEIGHT})
-    other = tk.script.from_source(NET, constants={"w": -WEIGHT})
+    negated_mod = tk.script.from_source(NET, constants={"w": -WEIGHT})
     x = np.random.default_rng(3).standard_normal((1, 3, 9, 9)).astype("float32")
-    wants = [tk.compile(m, "native")(x) for m in (mod, other)]
-    for m, name in ((mod, "one"), (other, "two")):
+    wants = [tk.compile(m, "native")(x) for m in (mod, negated_mod)]
+    for m, name in ((mod, "one"), (negated_mod, "two")):
         executable = tk.compile(m, "c", name=name)
         executable.export_library(tmp_path / f"{name}.a", fcompile="gcc")
         (tmp_path / f"{name}.h").write_text(executable.header())
@@ -66,8 +66,8 @@ def test_two_models_of_one_graph_name_in_one_program(tmp_path: Path) -> None:
         "    return 0;\n}\n"
     )
     command = ["gcc", "-std=c99", "main.c", "one.a", "two.a", "-o", "main", "-lpthread", "-ldl"]
-    done = subprocess.run([*command, "-lm"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([*command, "-lm"], cwd=tmp_path, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
     run = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=True)
     table = np.array([line.split() for line in run.stdout.splitlines()], "float32")
     for column, want in zip(table.T, wants, strict=True):

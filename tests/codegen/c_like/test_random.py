@@ -42,21 +42,21 @@ def wrong(seed: str, count: int, build: str, tally: Counter[str]) -> list[str]:
     )
     link = compiler(command, *flags, *odd)
     call = python_caller(tk.compile(IRModule(tuple(functions), "model"), target).jit(link))
-    found = []
+    differences = []
     for k, p in enumerate(programs):
-        said = compare(k, p, "python", call, MEMORY[k % len(MEMORY)])
+        difference = compare(k, p, "python", call, MEMORY[k % len(MEMORY)])
         tally[build] += 1
-        if said is not None:
+        if difference is not None:
             text = IRModule((*p.helpers, p.f), "model").script()
-            found.append(f"seed {seed} {k}, {build}\n{text}\n{p.inputs}\n{said}")
-    return found
+            differences.append(f"seed {seed} {k}, {build}\n{text}\n{p.inputs}\n{difference}")
+    return differences
 
 
 @pytest.mark.filterwarnings("ignore:x86-64 is the baseline")
 @pytest.mark.parametrize("build", BUILDS)
 def test_random_programs(build: str, capfd: pytest.CaptureFixture[str]) -> None:
-    found = wrong(f"{SEED} c {build}", 15, build, Counter())
-    assert not found, found[0]
+    differences = wrong(f"{SEED} c {build}", 15, build, Counter())
+    assert not differences, differences[0]
     assert "runtime error" not in capfd.readouterr().err
 
 
@@ -70,8 +70,8 @@ def test_no_access_outside_of_memory() -> None:
     environ = {**os.environ, "LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0"}
     command = [sys.executable, "-m", "tests.codegen.c_like.test_random", SEED, "10"]
     root = Path(__file__).parents[3]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, cwd=root)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    process = subprocess.run(command, capture_output=True, text=True, env=environ, cwd=root)
+    assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-6000:]
 
 
 @pytest.mark.fuzz
@@ -79,17 +79,17 @@ def test_no_access_outside_of_memory() -> None:
 @pytest.mark.parametrize("part", range(10))
 @pytest.mark.parametrize("build", BUILDS)
 def test_thousands(build: str, part: int, capfd: pytest.CaptureFixture[str]) -> None:
-    found = wrong(f"{SEED} c {build} {part}", 40, build, Counter())
-    assert not found, found[0]
+    differences = wrong(f"{SEED} c {build} {part}", 40, build, Counter())
+    assert not differences, differences[0]
     assert "runtime error" not in capfd.readouterr().err
 
 
 def main(seed: str, count: int) -> int:
     """Run programs in this process under the sanitizers that it was started with."""
     BUILDS["address"] = (Target("c"), "gcc", ("-O1", "-fsanitize=address,undefined"))
-    found = wrong(f"{seed} c address", count, "address", Counter())
-    print("\n".join(found))
-    return 1 if found else 0
+    differences = wrong(f"{seed} c address", count, "address", Counter())
+    print("\n".join(differences))
+    return 1 if differences else 0
 
 
 if __name__ == "__main__":

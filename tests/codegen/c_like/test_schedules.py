@@ -35,8 +35,8 @@ def on_this_machine(executable: Executable) -> Executable:
             return a
         return replace(a, content=json.dumps({**json.loads(a.text()), "triple": triple}).encode())
 
-    made = ArtifactSet(tuple(map(here, executable.artifacts.plain)))
-    return replace(executable, artifacts=made)
+    artifact_set = ArtifactSet(tuple(map(here, executable.artifacts.plain)))
+    return replace(executable, artifacts=artifact_set)
 
 
 def run(battery: Battery, target: str) -> None:

@@ -80,8 +80,10 @@ def test_printed_and_parsed_it_has_the_same_text(name: str) -> None:
     constants = {k: v for k, v in WEIGHTS.items() if f'"{k}"' in source}
     mod = from_source(source, constants=constants)
     again = from_source(mod.script(), constants=constants)
-    one, other = (tk.compile(m, target).artifacts["kernels.c"].text() for m in (mod, again))  # type: ignore[arg-type]
-    assert one == other
+    first_text, second_text = (
+        tk.compile(m, target).artifacts["kernels.c"].text() for m in (mod, again)
+    )  # type: ignore[arg-type]
+    assert first_text == second_text
 
 
 def test_literals_keep_their_bits() -> None:
@@ -93,8 +95,8 @@ def test_literals_keep_their_bits() -> None:
             text = C99.real(value, dtype)
             assert text.endswith(suffix)
             digits = text.removesuffix(suffix) if suffix and "x" not in text else text.rstrip("f")
-            found = float.fromhex(digits) if "x" in digits else float(digits)
-            assert found == rounded and np.signbit(found) == np.signbit(rounded)
+            parsed_value = float.fromhex(digits) if "x" in digits else float(digits)
+            assert parsed_value == rounded and np.signbit(parsed_value) == np.signbit(rounded)
             assert re.search(r"[.ep]", text), text  # no integer
     assert C99.real(float("inf"), single) == "INFINITY" and C99.real(-np.inf, double)[0] == "-"
     assert C99.real(float("nan"), single) == "NAN" and C99.real(-np.nan, single) == "-NAN"
@@ -146,15 +148,17 @@ def {name}(X: T.Buffer((4,), "float32"), Y: T.Buffer((4,), "float32")):
         tk.compile(from_source(program.format(name="max_f32")), "c")
     names = program.replace("X", "f32x4").replace("Y", "restrict").format(name="relu")
     lib = tk.compile(from_source(names), "c").jit(compiler("gcc", "-O1"))
-    got = np.zeros(4, "float32")
-    lib["relu"](np.array([-1, 2, -3, 4], "float32"), got)
-    assert got.tolist() == [0, 2, 0, 4]
+    output = np.zeros(4, "float32")
+    lib["relu"](np.array([-1, 2, -3, 4], "float32"), output)
+    assert output.tolist() == [0, 2, 0, 4]
 
 
 def test_equal_inputs_give_equal_text() -> None:
     source, target = TEXTS["softmax_avx2"]
-    one, other = (compiled(source, target).artifacts["kernels.c"].text() for _ in range(2))
-    assert one == other
+    first_text, second_text = (
+        compiled(source, target).artifacts["kernels.c"].text() for _ in range(2)
+    )
+    assert first_text == second_text
 
 
 # What a program says and nothing reads: shuffles that take no lane of an operand, views that only
@@ -185,12 +189,12 @@ def test_what_nothing_reads_is_not_declared(command: str) -> None:
     functions = [UNREAD.format(k=k, value=v) for k, v in enumerate(UNREAD_VALUES.values())]
     module = from_source("@tk.script.ir_module\nclass Net:" + "".join(functions))
     in_c = tk.compile(module, "c").jit(compiler(command, "-O1"))
-    here = tk.compile(module)
+    executable = tk.compile(module)
     x = np.random.default_rng(1).permutation(16)
     for k, name in enumerate(UNREAD_VALUES):
         y, expected = np.arange(16).reshape(4, 4), np.arange(16).reshape(4, 4)
         in_c[f"f{k}"](x, y, 3)
-        here[f"f{k}"](x, expected, 3)
+        executable[f"f{k}"](x, expected, 3)
         np.testing.assert_array_equal(y, expected, err_msg=name)
 
 

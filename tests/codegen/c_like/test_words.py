@@ -79,8 +79,8 @@ def test_what_a_sum_passes_through_fits_too() -> None:
         Y[i] = X[i * 71582788 - i * 71582787]
 """
     assert "X[i * 71582788 - i * 71582787]" in kernel(parameters, body)
-    more = body.replace("71582787]", "71582787 + i * 71582786]")
-    assert "X[(int64_t)" in kernel(parameters, more)
+    longer_body = body.replace("71582787]", "71582787 + i * 71582786]")
+    assert "X[(int64_t)" in kernel(parameters, longer_body)
 
 
 def test_large_buffers_in_small_parts() -> None:
@@ -157,8 +157,8 @@ def test_parallel_loops_take_ranges_of_int64() -> None:
 @pytest.mark.usefixtures("words_of_32_bits")
 @pytest.mark.filterwarnings("ignore:x86-64 is the baseline")
 def test_random_programs(capfd: pytest.CaptureFixture[str]) -> None:
-    found = wrong(f"{SEED} words", 15, "undefined", Counter())
-    assert not found, found[0]
+    differences = wrong(f"{SEED} words", 15, "undefined", Counter())
+    assert not differences, differences[0]
     assert "runtime error" not in capfd.readouterr().err
 
 
@@ -182,8 +182,8 @@ def test_results_in_parallel_and_with_negative_parts() -> None:
     library["f"](x, y)
     for i in range(-5, 11):
         for j in range(8):
-            at = (i * 7 - j * 3) // 4
-            assert y[i + 5, j] == x[at % 16, (j - i) % 8] + at * i
+            position = (i * 7 - j * 3) // 4
+            assert y[i + 5, j] == x[position % 16, (j - i) % 8] + position * i
 
 
 def test_the_word_of_a_target_is_used(words_of_32_bits: None) -> None:

@@ -33,10 +33,10 @@ def report(mod: IRModule, **sizes: int) -> MemoryReport:
 
 def test_a_chain() -> None:
     """The second and the third result are in memory when the third layer runs."""
-    found = report(graph(chain, x=(3, 16)))
-    f = found.functions["main"]
-    (name, pool), *rest = f.pools.items()
-    assert not rest and name == "memory" and pool.kind == "ram" and pool.capacity is None
+    memory_report = report(graph(chain, x=(3, 16)))
+    f = memory_report.functions["main"]
+    (name, pool), *other_pools = f.pools.items()
+    assert not other_pools and name == "memory" and pool.kind == "ram" and pool.capacity is None
     peak = 3 * (48 + 40) * 4
     assert pool.workspace == pool.most and pool.reserved % 64 == 0
     assert peak <= pool.workspace <= pool.reserved < pool.workspace + 64
@@ -53,9 +53,9 @@ def test_a_chain() -> None:
 def test_constants_are_those_of_the_library() -> None:
     exe = tk.compile(graph(chain, x=(3, 16)), TARGET)
     weights = next(a.size for a in exe.artifacts if a.file_name == "weights.bin")
-    found = exe.memory()
-    assert found.pools["memory"].constants == weights
-    assert found.functions["main"].pools["memory"].constants == weights
+    memory_report = exe.memory()
+    assert memory_report.pools["memory"].constants == weights
+    assert memory_report.functions["main"].pools["memory"].constants == weights
 
 
 def test_symbolic_sizes_are_formulas_and_numbers() -> None:
@@ -65,12 +65,12 @@ def test_symbolic_sizes_are_formulas_and_numbers() -> None:
     assert f.pools["memory"].most is None and f.peak is not None and f.peak.at == {"n": 1}
     assert f.io.inputs == "n * 64"
     for n in (1, 3, 50):
-        known = report(mod, n=n).functions["main"]
-        pool = known.pools["memory"]
+        function_memory = report(mod, n=n).functions["main"]
+        pool = function_memory.pools["memory"]
         assert isinstance(pool.workspace, int) and isinstance(pool.reserved, int)
         assert 0 <= pool.reserved - pool.workspace < 64
-        assert known.peak is not None and known.peak.at == {"n": n}
-        assert known.peak.bytes == n * (48 + 40) * 4
+        assert function_memory.peak is not None and function_memory.peak.at == {"n": n}
+        assert function_memory.peak.bytes == n * (48 + 40) * 4
 
 
 BOUNDED = """
@@ -111,10 +111,10 @@ class Programs:
 
 
 def test_stack_and_tensor_programs() -> None:
-    found = tk.compile(Programs, TARGET).memory()
-    assert {n: f.stack for n, f in found.functions.items()} == {"staged": 256, "calls": 288}
-    assert found.stack == 288
-    f = found.functions["staged"]
+    memory_report = tk.compile(Programs, TARGET).memory()
+    assert {n: f.stack for n, f in memory_report.functions.items()} == {"staged": 256, "calls": 288}
+    assert memory_report.stack == 288
+    f = memory_report.functions["staged"]
     assert (f.io.inputs, f.io.outputs, f.peak, f.largest) == (256, 256, None, ())
     assert f.pools["memory"].workspace == 0
 
@@ -127,9 +127,9 @@ def test_the_stack_of_a_known_kernel_is_that_of_its_program(
     mod = graph(lambda g, x: g.conv2d(x, rand(16, 16, 3, 3), padding=(1,) * 4), x=(1, 16, 28, 28))
     first, second = (tk.compile(mod, TARGET) for _ in range(2))
     assert first.module.prim_funcs and not second.module.prim_funcs
-    known, programs = second.memory(), tk.compile(first.module, TARGET, relax_pipeline=None)
-    assert first.memory() == known
-    assert programs.memory().stack == known.stack and known.stack
+    known_memory, programs = second.memory(), tk.compile(first.module, TARGET, relax_pipeline=None)
+    assert first.memory() == known_memory
+    assert programs.memory().stack == known_memory.stack and known_memory.stack
 
 
 def test_outer_functions_are_named() -> None:
@@ -150,16 +150,16 @@ def main(c: R.Tensor((), "bool"), x: R.Tensor((4,), "float32")) -> R.Tensor((4,)
 
 def test_forms() -> None:
     mod = IRModule(graph(chain, x=(Var("n"), 16)).functions, "a<b")
-    found = report(mod)
-    text = str(found)
+    memory_report = report(mod)
+    text = str(memory_report)
     for part in ("memory of a<b", "n * 64", "node linear", "stack", "float32 1 x 48"):
         assert part in text
-    html = found._repr_html_()
+    html = memory_report._repr_html_()
     assert html.count("<table>") == 4 and "a&lt;b" in html and "a<b" not in html
-    row = json.loads(json.dumps(found.to_json()))
+    row = json.loads(json.dumps(memory_report.to_json()))
     assert row["functions"]["main"]["pools"]["memory"]["most"] is None
     assert row["functions"]["main"]["largest"][0]["shape"] == [1, 48]
-    assert json.dumps(found.to_json()) == json.dumps(report(mod).to_json())
+    assert json.dumps(memory_report.to_json()) == json.dumps(report(mod).to_json())
 
 
 @pytest.mark.parametrize(
@@ -212,17 +212,17 @@ def test_a_size_without_bound_cannot_be_held_against_a_budget() -> None:
     assert caught.value.code == "unbounded-size" and "assumes" in caught.value.hint
 
 
-@pytest.mark.parametrize("given", ["", "12Q", "-1", -1, 1.5, True, [], "K", "sram=1K,sram=2K"])
-def test_wrong_budgets(given: object) -> None:
+@pytest.mark.parametrize("budget", ["", "12Q", "-1", -1, 1.5, True, [], "K", "sram=1K,sram=2K"])
+def test_wrong_budgets(budget: object) -> None:
     with pytest.raises(UserError, match="max_workspace") as caught:
-        tk.compile(graph(chain, x=(3, 16)), TARGET, max_workspace=given)  # type: ignore[arg-type]
+        tk.compile(graph(chain, x=(3, 16)), TARGET, max_workspace=budget)  # type: ignore[arg-type]
     assert caught.value.code == "bad-argument"
 
 
-@pytest.mark.parametrize("given", ["sram=200K", {"sram": 4096}])
-def test_a_budget_for_a_pool_that_is_not_there(given: object) -> None:
+@pytest.mark.parametrize("budget", ["sram=200K", {"sram": 4096}])
+def test_a_budget_for_a_pool_that_is_not_there(budget: object) -> None:
     with pytest.raises(UserError, match="no pool 'sram'") as caught:
-        tk.compile(graph(chain, x=(3, 16)), TARGET, max_workspace=given)  # type: ignore[arg-type]
+        tk.compile(graph(chain, x=(3, 16)), TARGET, max_workspace=budget)  # type: ignore[arg-type]
     assert caught.value.code == "unknown-pool"
 
 

@@ -150,8 +150,8 @@ MODELS: dict[str, Callable[[], Model]] = {
 }
 
 
-def stored(made: onnx.ModelProto) -> int:
-    return sum(onnx.numpy_helper.to_array(t).nbytes for t in made.graph.initializer)
+def stored(model_proto: onnx.ModelProto) -> int:
+    return sum(onnx.numpy_helper.to_array(t).nbytes for t in model_proto.graph.initializer)
 
 
 def planned(mod: IRModule, target: Mapping[str, object]) -> MemoryReport:
@@ -167,45 +167,49 @@ def planned(mod: IRModule, target: Mapping[str, object]) -> MemoryReport:
 @pytest.mark.parametrize("name", MODELS)
 def test_bytes_of_every_target(name: str, target: str, optimize: str) -> None:
     """Small weights take what the model's do; a table that is shared is stored once in any case."""
-    made, _ = MODELS[name]()
-    mod = tk.frontend.from_onnx(made)
-    found = planned(mod, {**TARGETS[target], "optimize": optimize}).weights
-    assert found is not None and 0 <= stored(made) - found.model_bytes <= 8  # limits of Clip
+    model_proto, _ = MODELS[name]()
+    mod = tk.frontend.from_onnx(model_proto)
+    weights_report = planned(mod, {**TARGETS[target], "optimize": optimize}).weights
+    assert (
+        weights_report is not None and 0 <= stored(model_proto) - weights_report.model_bytes <= 8
+    )  # limits of Clip
     if optimize == "size" or name in ("tied", "untied"):
-        assert found.bytes <= ALLOWED * found.model_bytes
+        assert weights_report.bytes <= ALLOWED * weights_report.model_bytes
     is_larger = name == "residual" and optimize == "speed"
-    assert any("Winograd" in c.cause for c in found.causes) == is_larger
-    causes = sum(c.more for c in found.causes)
-    assert found.bytes - found.model_bytes <= causes  # what is left out needs no cause
+    assert any("Winograd" in c.cause for c in weights_report.causes) == is_larger
+    causes = sum(c.more for c in weights_report.causes)
+    assert (
+        weights_report.bytes - weights_report.model_bytes <= causes
+    )  # what is left out needs no cause
 
 
 @pytest.mark.parametrize("optimize", ["speed", "size"])
 @pytest.mark.parametrize("target", RUNNABLE)
 @pytest.mark.parametrize("name", MODELS)
 def test_results_are_those_of_onnx_runtime(name: str, target: str, optimize: str) -> None:
-    made, feeds = MODELS[name]()
-    exe = tk.compile(tk.frontend.from_onnx(made), dict(TARGETS[target]), optimize=optimize)
+    model_proto, feeds = MODELS[name]()
+    exe = tk.compile(tk.frontend.from_onnx(model_proto), dict(TARGETS[target]), optimize=optimize)
     assert exe.target["optimize"] == optimize
-    (want,) = theirs(made, feeds)
+    (want,) = theirs(model_proto, feeds)
     np.testing.assert_allclose(exe(*feeds.values()), want, rtol=1e-3, atol=2e-4)
     weights = exe.memory().weights
     assert weights is not None and weights.bytes == exe.weights_bytes
     if optimize == "size":
-        assert exe.weights_bytes <= ALLOWED * stored(made)
+        assert exe.weights_bytes <= ALLOWED * stored(model_proto)
 
 
-@pytest.mark.parametrize("where", ["embedded", "beside"])
+@pytest.mark.parametrize("placement", ["embedded", "beside"])
 @pytest.mark.parametrize("optimize", ["speed", "size"])
-def test_the_file(optimize: str, where: str, tmp_path: Path) -> None:
+def test_the_file(optimize: str, placement: str, tmp_path: Path) -> None:
     """Large weights begin at a huge page, which leaves up to 2 MiB empty, or at the next page. The
     link plan says so, so that artifacts that were saved are linked alike."""
     mod = graph(lambda g, x: g.linear(x, rand(1100, 1000)), x=(1, 1100))
     exe = tk.compile(mod, optimize=optimize)
-    path = exe.export_library(tmp_path / "net.so", weights=where)
+    path = exe.export_library(tmp_path / "net.so", weights=placement)
     files = [path, *path.parent.glob("*.safetensors")]
     size = sum(f.stat().st_size for f in files)
-    own = 1100 * 1000 * 4
-    assert (size <= ALLOWED * own + (1 << 17)) == (optimize == "size")
+    weight_bytes = 1100 * 1000 * 4
+    assert (size <= ALLOWED * weight_bytes + (1 << 17)) == (optimize == "size")
     run = tk.runtime.load_module(path).create_executor()["main"]
     x = np.random.default_rng(0).standard_normal((1, 1100)).astype(np.float32)
     np.testing.assert_array_equal(run(x).numpy(), exe(x))
@@ -218,11 +222,11 @@ def test_the_file(optimize: str, where: str, tmp_path: Path) -> None:
 
 
 def causes(
-    mod: IRModule, target: Mapping[str, object], **more: object
+    mod: IRModule, target: Mapping[str, object], **options: object
 ) -> dict[str, tuple[int, int, int]]:
-    found = planned(mod, {**target, **more}).weights
-    assert found is not None
-    return {c.cause: (c.bytes, c.model_bytes, c.count) for c in found.causes}
+    weights_report = planned(mod, {**target, **options}).weights
+    assert weights_report is not None
+    return {c.cause: (c.bytes, c.model_bytes, c.count) for c in weights_report.causes}
 
 
 V3 = TARGETS["v3"]
@@ -258,8 +262,8 @@ def test_causes_by_name_and_number() -> None:
         words = constant(table, "w")
         return Tuple((g.take(words, i, axis=1), g.linear(x, constant(table.T, "w"))))
 
-    both = graph(twice, x=(1, 8), i=tensor((2,), "int64"))
-    assert causes(both, V3) == {"stored a second time": (16 * 8 * 4, 0, 1)}
+    two_lookups = graph(twice, x=(1, 8), i=tensor((2,), "int64"))
+    assert causes(two_lookups, V3) == {"stored a second time": (16 * 8 * 4, 0, 1)}
 
     def narrow(g: Graph, x: RVar) -> Value:
         w = constant(rand(16, 16).array.astype(np.float16), "w")
@@ -295,9 +299,9 @@ def test_equal_constants_of_two_names_are_stored_once() -> None:
         return g.add(g.softmax(g.add(y, c), axis=-1), d)
 
     mod = graph(build, x=(4, 64))
-    found = planned(mod, V3).weights
-    assert found is not None and found.bytes == table.nbytes + table[:4].nbytes
-    assert found.model_bytes == 2 * found.bytes
+    weights_report = planned(mod, V3).weights
+    assert weights_report is not None and weights_report.bytes == table.nbytes + table[:4].nbytes
+    assert weights_report.model_bytes == 2 * weights_report.bytes
 
 
 def test_a_word_is_read_from_the_last_layer() -> None:
@@ -305,9 +309,9 @@ def test_a_word_is_read_from_the_last_layer() -> None:
     exe = compiled("tied", "size")
     rows = json.loads(next(a for a in exe.artifacts.plain if a.file_name == "weights.json").text())
     assert sum(1000 in row["shape"] for row in rows) == 1
-    made, _ = MODELS["tied"]()
+    model_proto, _ = MODELS["tied"]()
     i = np.array([[0, 999, -1, -1000, 5, 47, 48, 95, 96, 97, 500, 996]])
-    np.testing.assert_allclose(exe(i), theirs(made, {"i": i})[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(exe(i), theirs(model_proto, {"i": i})[0], rtol=1e-4, atol=1e-5)
 
 
 @cache
@@ -342,8 +346,10 @@ def test_a_note_if_weights_are_much_larger() -> None:
     assert "--optimize size" in note
     assert notes(larger(128), optimize="size") == []
     assert notes(larger(64)) == []  # less than a megabyte
-    found = planned(larger(128), V3).weights
-    assert found is not None and found.note and note.startswith(found.note)
+    weights_report = planned(larger(128), V3).weights
+    assert (
+        weights_report is not None and weights_report.note and note.startswith(weights_report.note)
+    )
 
 
 def test_the_note_is_a_line_of_progress() -> None:
@@ -356,8 +362,8 @@ def test_the_report_shows_causes(recwarn: pytest.WarningsRecorder) -> None:
     exe = tk.compile(larger(64), V3)
     text, html = str(exe.memory()), exe.memory()._repr_html_()
     assert "weights 589,824, of the model 147,456" in text and not recwarn.list
-    for shown in (text, html):
-        assert "transformed by Winograd" in shown and "in place of" in shown
+    for report_text in (text, html):
+        assert "transformed by Winograd" in report_text and "in place of" in report_text
     row = json.loads(json.dumps(exe.memory().to_json()))["weights"]
     assert row["causes"][0]["names"] == ["w"] and row["note"] == ""
 
@@ -377,7 +383,7 @@ def test_it_is_an_option_of_targets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "given", "code", "words"),
+    ("target", "optimize", "code", "words"),
     [
         (V3, "sise", "", "'size'"),
         (V3, "fast", "", "speed, size"),
@@ -386,9 +392,9 @@ def test_it_is_an_option_of_targets(tmp_path: Path) -> None:
         ({"kind": "opencl"}, "size", "unknown-key", "optimize"),
     ],
 )
-def test_refused(target: Mapping[str, object], given: str, code: str, words: str) -> None:
+def test_refused(target: Mapping[str, object], optimize: str, code: str, words: str) -> None:
     with pytest.raises(UserError) as caught:
-        tk.compile(larger(64), dict(target), optimize=given)
+        tk.compile(larger(64), dict(target), optimize=optimize)
     assert words in str(caught.value) and caught.value.code == (code or caught.value.code)
 
 

@@ -34,16 +34,16 @@ def device() -> Device:
     platforms, count = (c_void_p * 16)(), c_uint32()
     library.clGetPlatformIDs(16, platforms, byref(count))
     for platform in platforms[: count.value]:
-        found = c_void_p()
+        device_handle = c_void_p()
         kind = c_uint64(_ALL_DEVICES)
-        if library.clGetDeviceIDs(c_void_p(platform), kind, 1, byref(found), None) == 0:
-            return Device(library, found)
+        if library.clGetDeviceIDs(c_void_p(platform), kind, 1, byref(device_handle), None) == 0:
+            return Device(library, device_handle)
     pytest.skip("no device of OpenCL")
 
 
-def _check(status: int, what: str) -> None:
+def _check(status: int, call_name: str) -> None:
     if status != 0:
-        raise OpenCLError(f"{what}: error {status}")
+        raise OpenCLError(f"{call_name}: error {status}")
 
 
 class Device:
@@ -91,9 +91,11 @@ class Program:
     def _kernel(self, name: str) -> c_void_p:
         if name not in self._kernels:
             status = c_int32()
-            made = self.device.library.clCreateKernel(self.handle, name.encode(), byref(status))
+            kernel_handle = self.device.library.clCreateKernel(
+                self.handle, name.encode(), byref(status)
+            )
             _check(status.value, f"clCreateKernel({name})")
-            self._kernels[name] = c_void_p(made)
+            self._kernels[name] = c_void_p(kernel_handle)
         return self._kernels[name]
 
     def run(
@@ -154,8 +156,8 @@ class Memory:
         status = c_int32()
         before = np.random.default_rng(start).integers(0, 256, start, np.uint8)
         after = np.random.default_rng(start + 1).integers(0, 256, self._GUARD, np.uint8)
-        own = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        self.bytes = np.concatenate([before, own, after])
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self.bytes = np.concatenate([before, content, after])
         size = c_size_t(self.bytes.size)
         self.handle = c_void_p(
             device.library.clCreateBuffer(
@@ -173,9 +175,9 @@ class Memory:
 
     def read(self) -> None:
         """Copy the result into the array; the bytes around it must be as they were."""
-        found = np.empty_like(self.bytes)
-        size = c_size_t(found.size)
-        data = found.ctypes.data_as(POINTER(ctypes.c_uint8))
+        content = np.empty_like(self.bytes)
+        size = c_size_t(content.size)
+        data = content.ctypes.data_as(POINTER(ctypes.c_uint8))
         _check(
             self.device.library.clEnqueueReadBuffer(
                 self.device.queue, self.handle, 1, c_size_t(0), size, data, 0, None, None
@@ -184,10 +186,10 @@ class Memory:
         )
         end = self.start + self.array.nbytes
         for part in (slice(0, self.start), slice(end, None)):
-            assert np.array_equal(found[part], self.bytes[part]), "wrote outside of its buffer"
+            assert np.array_equal(content[part], self.bytes[part]), "wrote outside of its buffer"
         if self.array.flags.writeable:
             self.array[...] = (
-                found[self.start : end].view(self.array.dtype).reshape(self.array.shape)
+                content[self.start : end].view(self.array.dtype).reshape(self.array.shape)
             )
 
     def release(self) -> None:

@@ -29,9 +29,10 @@ class OpenCLLibrary:
 
     def __init__(self, funcs: Sequence[PrimFunc], target: Target):
         self.device: Device = device()
-        made = vectorize_loops(lower_blocks(IRModule(tuple(funcs), "kernels"))).prim_funcs
+        lowered_funcs = vectorize_loops(lower_blocks(IRModule(tuple(funcs), "kernels"))).prim_funcs
         self.batches = [
-            Batch(f"batch{k}", made[k : k + _BATCH], target) for k in range(0, len(made), _BATCH)
+            Batch(f"batch{k}", lowered_funcs[k : k + _BATCH], target)
+            for k in range(0, len(lowered_funcs), _BATCH)
         ]
         self.where = {f.name: b for b in self.batches for f in b.funcs}
 
@@ -47,14 +48,14 @@ class Batch:
         self.at: dict[str, int] = {}  # where the parameters of each begin
         params: list[Param] = []
         body: Stmt | None = None
-        which = Var("which")
+        program_number = Var("which")
         for k, f in reversed(list(enumerate(funcs))):
-            body = If(binary("eq", which, k), f.body, body)
+            body = If(binary("eq", program_number, k), f.body, body)
         for f in funcs:
             self.at[f.name] = len(params)
             params += f.params
         assert body is not None
-        self.func = PrimFunc(name, (*params, which), body, outputs=len(params))
+        self.func = PrimFunc(name, (*params, program_number), body, outputs=len(params))
         self.target = target
 
     @cached_property
@@ -69,16 +70,16 @@ class Batch:
 
     def run(self, name: str, args: Sequence[np.ndarray]) -> None:
         """Run one of the programs in place."""
-        at = self.at[name]
-        given: list[object] = []
+        first_buffer = self.at[name]
+        arguments: list[object] = []
         memory = [Memory(device(), a, 64 * (k % 3 + 1)) for k, a in enumerate(args)]
         for k, p in enumerate(self.func.params[:-1]):
-            mine = at <= k < at + len(args)
+            mine = first_buffer <= k < first_buffer + len(args)
             assert isinstance(p, Buffer)
-            given.append(memory[k - at] if mine else self.nothing)
+            arguments.append(memory[k - first_buffer] if mine else self.nothing)
         number = next(k for k, f in enumerate(self.funcs) if f.name == name)
         try:
-            self.program.launch(self.name, (1, 1, 1), (1, 1, 1), [*given, np.int64(number)])
+            self.program.launch(self.name, (1, 1, 1), (1, 1, 1), [*arguments, np.int64(number)])
             for m in memory:
                 m.read()
         finally:

@@ -42,8 +42,8 @@ def wrong(seed: str, number: int) -> list[str]:
     mod = IRModule(tuple(p.f for p in programs), "programs")
     for step in (pass_sizes, lower_blocks, vectorize_loops):
         mod = step(mod)
-    built = device().build(emit_opencl(mod.prim_funcs, OPENCL).text)
-    found = []
+    program = device().build(emit_opencl(mod.prim_funcs, OPENCL).text)
+    differences = []
     for p, f in zip(programs, mod.prim_funcs, strict=True):
         sizes = {
             d.name: n
@@ -51,28 +51,30 @@ def wrong(seed: str, number: int) -> list[str]:
             for d, n in zip(b.shape, p.inputs[b.name].shape, strict=True)
             if isinstance(d, Var) and int_value(d) is None
         }
-        given: list[object] = []
+        arguments: list[object] = []
         for x in f.params:
             if isinstance(x, Buffer):
-                given.append(p.inputs[x.name].copy())
+                arguments.append(p.inputs[x.name].copy())
             else:
                 value = p.inputs[x.name] if x.name in p.inputs else sizes[x.name]
-                given.append(np.asarray(value).astype(x.dtype.name)[()])
-        built.run(f.name, (1, 1, 1), (1, 1, 1), given)
-        for x, got in zip(f.params, given, strict=True):
+                arguments.append(np.asarray(value).astype(x.dtype.name)[()])
+        program.run(f.name, (1, 1, 1), (1, 1, 1), arguments)
+        for x, output in zip(f.params, arguments, strict=True):
             want = p.results.get(x.name)
-            if isinstance(x, Buffer) and not same(got, want):
-                found.append(f"{p.f.script()}\n{p.inputs}\n{x.name}:\n{got}\nis not\n{want}")
-    return found
+            if isinstance(x, Buffer) and not same(output, want):
+                differences.append(
+                    f"{p.f.script()}\n{p.inputs}\n{x.name}:\n{output}\nis not\n{want}"
+                )
+    return differences
 
 
 def test_random_programs() -> None:
-    found = wrong(f"{SEED} opencl", FEW)
-    assert not found, found[0]
+    differences = wrong(f"{SEED} opencl", FEW)
+    assert not differences, differences[0]
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("part", range(PARTS))
 def test_hundreds(part: int) -> None:
-    found = wrong(f"{SEED} opencl {part}", MANY)
-    assert not found, found[0]
+    differences = wrong(f"{SEED} opencl {part}", MANY)
+    assert not differences, differences[0]

@@ -62,8 +62,8 @@ def scripted(
 def test_golden(name: str, request: pytest.FixtureRequest) -> None:
     build, t = GRAPHS[name]
     (group,) = groups_for(graph(build, x=t))
-    made, _ = opencl_kernels(functions(schedule_group(group, TARGET)), TARGET)
-    text = "\n".join(f"// {a.file_name}\n{a.text()}" for a in made)
+    files, _ = opencl_kernels(functions(schedule_group(group, TARGET)), TARGET)
+    text = "\n".join(f"// {a.file_name}\n{a.text()}" for a in files)
     path = GOLDEN / f"{name}.cl"
     if request.config.getoption("--bless"):
         path.parent.mkdir(exist_ok=True)
@@ -73,14 +73,14 @@ def test_golden(name: str, request: pytest.FixtureRequest) -> None:
 
 def test_what_stands_beside_the_text() -> None:
     scalars = STORE.replace("X[i * 4 + j]", 'T.Cast("float64", k) + T.Cast("float64", on)')
-    made, _ = opencl_kernels(
+    files, _ = opencl_kernels(
         [*scripted("first"), *scripted("second", "float64", body=scalars)], TARGET, "gpu"
     )
-    assert [(a.codegen_id, a.loader, a.file_name, a.target_key) for a in made] == [
+    assert [(a.codegen_id, a.loader, a.file_name, a.target_key) for a in files] == [
         ("opencl", "opencl", "kernels.cl", "gpu"),
         ("opencl", "opencl", "kernels.fmap.json", "gpu"),
     ]
-    assert json.loads(made[1].text()) == {
+    assert json.loads(files[1].text()) == {
         "format": 1,
         "functions": {
             "first_device": {
@@ -135,18 +135,18 @@ def scripted_device(name: str) -> list[PrimFunc]:
     return [replace(f, name=name) for f in scripted()]
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_refused_by_name(what: str) -> None:
-    make, said = REFUSED[what]
-    with pytest.raises(UnsupportedError, match=re.escape(said)):
+@pytest.mark.parametrize("refusal", REFUSED)
+def test_refused_by_name(refusal: str) -> None:
+    make, message = REFUSED[refusal]
+    with pytest.raises(UnsupportedError, match=re.escape(message)):
         emit_opencl(make(), TARGET)
 
 
 def test_float64_needs_a_device_that_has_it() -> None:
     with pytest.raises(UnsupportedError, match="computes in float64, which the target does not"):
         emit_opencl(scripted(dtype="float64"), Target("opencl"))
-    made = emit_opencl(scripted(dtype="float16"), Target("opencl"))
-    assert made.functions[0].extensions == () and "double" not in made.text
+    opencl = emit_opencl(scripted(dtype="float16"), Target("opencl"))
+    assert opencl.functions[0].extensions == () and "double" not in opencl.text
 
 
 def test_names_of_opencl_are_left_alone() -> None:
@@ -163,9 +163,9 @@ def copied(float4: T.Buffer((8,), "float32"), as_int: T.Buffer((8,), "float32"))
                             float4[get_group_id * 4 + long + vload4]
                         )
 """
-    made = emit_opencl(functions(*from_source(source).prim_funcs), TARGET)
+    opencl = emit_opencl(functions(*from_source(source).prim_funcs), TARGET)
     x, y = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
-    device().build(made.text).run("copied_device", (2, 1, 1), (4, 1, 1), [x, y])
+    device().build(opencl.text).run("copied_device", (2, 1, 1), (4, 1, 1), [x, y])
     np.testing.assert_allclose(y, np.exp(x), rtol=1e-6)
 
 

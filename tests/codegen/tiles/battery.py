@@ -109,14 +109,16 @@ IMAGES: dict[str, Image] = {
 
 def layer_of_halves(outputs: int, *size: int, **attrs: object) -> Build:
     """A convolution of images of 16 bits, whose result is rounded behind its epilogue."""
-    w, more = half(outputs, *size), rand(outputs)
-    return lambda g, x: g.cast(g.relu(g.conv2d(x, w, more, wide=True, **attrs)), dtype="bfloat16")
+    w, bias_vector = half(outputs, *size), rand(outputs)
+    return lambda g, x: g.cast(
+        g.relu(g.conv2d(x, w, bias_vector, wide=True, **attrs)), dtype="bfloat16"
+    )
 
 
 def layer_of_bytes(outputs: int, *size: int, **attrs: object) -> Build:
     """A convolution of images of bytes, whose result is bytes again."""
-    w, more = q("int8", outputs, *size), bias(outputs)
-    return lambda g, x: requantized(g, g.conv2d(x, w, more, **attrs), (outputs, 1, 1))
+    w, bias_vector = q("int8", outputs, *size), bias(outputs)
+    return lambda g, x: requantized(g, g.conv2d(x, w, bias_vector, **attrs), (outputs, 1, 1))
 
 
 def _of_images(b: Battery) -> None:
@@ -165,9 +167,9 @@ def cases() -> Battery:
 def without_check(exe: Executable) -> tk.runtime.Module:
     """The library, loaded although the processor lacks tiles."""
     text = bytes(exe.artifacts["host/entry.c"].view).decode()
-    less = re.sub(r'"amx-[a-z0-9]+",\s*', "", text)
-    assert less != text
-    return tk.load_artifacts(exe.artifacts.replace("host/entry.c", less.encode()))
+    text_without_check = re.sub(r'"amx-[a-z0-9]+",\s*', "", text)
+    assert text_without_check != text
+    return tk.load_artifacts(exe.artifacts.replace("host/entry.c", text_without_check.encode()))
 
 
 def _alone(b: Battery, run: Executor) -> Iterator[tuple[str, str]]:

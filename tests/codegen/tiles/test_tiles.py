@@ -68,16 +68,16 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     strict = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off"]
     command = ["gcc", "-O2", "-mfma", *strict, "-shared", "-fPIC", str(source)]
     subprocess.run([*command, "-o", str(library), "-lm", "-ldl"], check=True)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tests.codegen.tiles.battery"],
         env={**os.environ, "LD_PRELOAD": str(library)},
         capture_output=True,
         text=True,
         timeout=600,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    assert process.returncode == 0, process.stderr[-3000:]
+    outcome_data: dict[str, Any] = json.loads(process.stdout)
+    return outcome_data
 
 
 def test_products_are_those_of_numpy_and_rows_are_independent(outcome: dict[str, Any]) -> None:
@@ -105,21 +105,21 @@ def assembly(kind: str, rows: int | Var, k: int, n: int) -> str:
     x = typed("bfloat16" if kind == "tdpbf16ps" else "uint8", rows, k)
     w = half(k, n) if kind == "tdpbf16ps" else q("int8", k, n)
     mod = graph(lambda g, x: g.linear(x, w, wide=kind == "tdpbf16ps"), x=x)
-    made = compile_module(mod, SPR).artifacts
-    return "".join(bytes(a.view).decode() for a in made if a.file_name.endswith(".s"))
+    artifacts = compile_module(mod, SPR).artifacts
+    return "".join(bytes(a.view).decode() for a in artifacts if a.file_name.endswith(".s"))
 
 
 def blocks(text: str) -> list[list[str]]:
     """The instructions of each basic block."""
-    found: list[list[str]] = [[]]
+    basic_blocks: list[list[str]] = [[]]
     for line in text.splitlines():
         if re.match(r"[.\w]+:", line):
-            found.append([])
+            basic_blocks.append([])
         elif line.startswith("\t") and not line.startswith("\t."):
-            found[-1].append(line.strip())
+            basic_blocks[-1].append(line.strip())
             if line.startswith("\tj"):
-                found.append([])
-    return found
+                basic_blocks.append([])
+    return basic_blocks
 
 
 @pytest.mark.parametrize("kind", ["tdpbf16ps", "tdpbusd"])
@@ -134,8 +134,10 @@ def test_the_main_loop_loads_and_multiplies_only(kind: str) -> None:
     counting = {"leaq", "incq", "addq", "subq", "cmpq", "jl", "jne"}
     assert set(words) - {kind, "tileloadd", "prefetcht1"} <= counting
     assert text.count("tilestored") == text.count("tilezero") == 4
-    at = [text.index(x) for x in ("ldtilecfg", "tilezero", kind, "tilestored", "tilerelease")]
-    assert at == sorted(at)
+    positions = [
+        text.index(x) for x in ("ldtilecfg", "tilezero", kind, "tilestored", "tilerelease")
+    ]
+    assert positions == sorted(positions)
     # Tiles are of four sums, two of rows and two of weights.
     pairs = {re.search(rf"{kind}\s+(.*)", i)[1] for i in loops[0] if kind in i}  # type: ignore[index]
     assert pairs == {f"%tmm{6 + j}, %tmm{4 + i}, %tmm{2 * i + j}" for i in (0, 1) for j in (0, 1)}
@@ -163,8 +165,8 @@ def test_targets_without_products_of_tiles_have_vectors(target: Target) -> None:
         (typed("uint8", 64, 64), q("int8", 64, 64)),
     ):
         mod = graph(lambda g, x, w=w: g.linear(x, w, wide=w.array.dtype != np.int8), x=x)
-        (made,) = [g for g in groups_of(mod, target) if g.anchor is not None]
-        assert "tile" not in schedule_group(made, target).script()
+        (product_group,) = [g for g in groups_of(mod, target) if g.anchor is not None]
+        assert "tile" not in schedule_group(product_group, target).script()
 
 
 def test_a_library_needs_the_features_of_tiles() -> None:
@@ -190,9 +192,9 @@ def test_every_step_is_proved_and_means_the_product(
         x, w = typed("uint8", rows, 2 * k), q("int8", 2 * k, n)
     mod = graph(lambda g, x: g.linear(x, w, wide=kind == "half"), x=x)
     (group,) = [g for g in groups_of(mod, TARGET) if g.anchor is not None]
-    made = schedule_group(group, TARGET, check=True)
-    assert made.script() == schedule_group(group, TARGET).script()
-    assert 'scope="tile"' in made.script()
+    scheduled_func = schedule_group(group, TARGET, check=True)
+    assert scheduled_func.script() == schedule_group(group, TARGET).script()
+    assert 'scope="tile"' in scheduled_func.script()
 
 
 def scheduled(build: Build, x: TensorType, check: bool) -> PrimFunc:
@@ -205,9 +207,9 @@ def test_every_step_of_a_convolution_is_proved(name: str) -> None:
     size, attrs, image = IMAGES[name]
     for build, dtype in ((layer_of_halves, "bfloat16"), (layer_of_bytes, "uint8")):
         layer, x = build(*size, **attrs), typed(dtype, *image)
-        made = scheduled(layer, x, check=True)
-        assert made.op_class == "conv2d_tiles"
-        assert made.script() == scheduled(layer, x, check=False).script()
+        scheduled_func = scheduled(layer, x, check=True)
+        assert scheduled_func.op_class == "conv2d_tiles"
+        assert scheduled_func.script() == scheduled(layer, x, check=False).script()
 
 
 def test_images_have_blocks_as_wide_as_rows_of_tiles() -> None:
@@ -220,8 +222,8 @@ def test_images_have_blocks_as_wide_as_rows_of_tiles() -> None:
     assert [widths["int16", n] for n in (5, 24, 48, 64, 96, 130)] == [16] * 6
     assert [widths["bfloat16", n] for n in (5, 24, 48, 64, 96, 130)] == [16, 32, 16, 32, 32, 16]
     assert [widths["uint8", n] for n in (5, 24, 48, 64, 96, 130)] == [16, 32, 16, 64, 32, 16]
-    less = Target({"kind": "llvm", "mcpu": "cooperlake"})
-    assert channel_blocks(less, typed("bfloat16", 1, 64, 8, 8)).block(1) == 16
+    smaller_target = Target({"kind": "llvm", "mcpu": "cooperlake"})
+    assert channel_blocks(smaller_target, typed("bfloat16", 1, 64, 8, 8)).block(1) == 16
 
 
 def test_sums_that_an_epilogue_reads_the_image_beside_are_of_vectors() -> None:
@@ -231,8 +233,10 @@ def test_sums_that_an_epilogue_reads_the_image_beside_are_of_vectors() -> None:
         return g.add(z, g.cast(y, dtype="float32"))
 
     mod = graph(layers, x=typed("bfloat16", 1, 64, 7, 7))
-    made = [schedule_group(g, TARGET) for g in groups_of(mod, TARGET) if g.anchor is not None]
-    assert [f.op_class for f in made] == ["conv2d_tiles", "conv2d_direct"]
+    scheduled_funcs = [
+        schedule_group(g, TARGET) for g in groups_of(mod, TARGET) if g.anchor is not None
+    ]
+    assert [f.op_class for f in scheduled_funcs] == ["conv2d_tiles", "conv2d_direct"]
 
 
 def test_winograd_gives_way_to_tiles() -> None:
@@ -255,20 +259,20 @@ def test_winograd_gives_way_to_tiles() -> None:
     ],
 )
 def test_instructions_are_what_their_loops_say(name: str) -> None:
-    found = instruction(name)
-    assert found is not None and found.name == name
+    tile_instruction = instruction(name)
+    assert tile_instruction is not None and tile_instruction.name == name
     rng, arrays = np.random.default_rng(0), {}
-    for b in found.template.buffers:
+    for b in tile_instruction.template.buffers:
         shape = tuple(int_value(d) or 0 for d in b.shape)
         arrays[b.name] = rng.integers(0, 9, shape).astype(b.dtype.name)
     results = []
-    for body in (found.template, found.implementation):
+    for body in (tile_instruction.template, tile_instruction.implementation):
         mine = {name: x.copy() for name, x in arrays.items()}
         run(body, mine)
         results.append(mine)
-    for b in found.template.buffers:
+    for b in tile_instruction.template.buffers:
         np.testing.assert_array_equal(results[0][b.name], results[1][b.name])
-    written = found.template.buffers[-1 if "dot" in name else 0].name
+    written = tile_instruction.template.buffers[-1 if "dot" in name else 0].name
     assert not np.array_equal(results[0][written], arrays[written])
 
 
@@ -332,8 +336,8 @@ def test_a_program_may_be_written_by_hand() -> None:
     run(f, {"x": x, "w": w, "y": y, "n": 7})
     factors = w.reshape(16, 16, 4).transpose(0, 2, 1).reshape(64, 16).astype(np.int32)
     np.testing.assert_array_equal(y, x[7:23, 7:71].astype(np.int32) @ factors)
-    made = compile_module(mod, SPR).artifacts
-    assert b"tdpbusd\t%tmm3, %tmm1, %tmm0" in bytes(made["llvm/f.s"].view)
+    artifacts = compile_module(mod, SPR).artifacts
+    assert b"tdpbusd\t%tmm3, %tmm1, %tmm0" in bytes(artifacts["llvm/f.s"].view)
 
 
 ZERO = f"c[{at(16, 16)}] = 0"

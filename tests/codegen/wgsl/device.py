@@ -31,10 +31,10 @@ def device() -> Any:
     """A device of wgpu, one that the CPU executes if there is one; skips the test where there is
     none."""
     wgpu = pytest.importorskip("wgpu")
-    found = [a for a in wgpu.gpu.enumerate_adapters_sync() if a.info["backend_type"] == "Vulkan"]
-    if not found:
+    adapters = [a for a in wgpu.gpu.enumerate_adapters_sync() if a.info["backend_type"] == "Vulkan"]
+    if not adapters:
         pytest.skip("no Vulkan driver")
-    adapter = min(found, key=lambda a: a.info["adapter_type"] != "CPU")
+    adapter = min(adapters, key=lambda a: a.info["adapter_type"] != "CPU")
     return adapter.request_device_sync(required_limits=_LIMITS)
 
 
@@ -58,11 +58,11 @@ class Program:
         ]
         layout = self.device.create_bind_group_layout(entries=entries)
         module = self.device.create_shader_module(code=f.text)
-        made = self.device.create_compute_pipeline(
+        pipeline = self.device.create_compute_pipeline(
             layout=self.device.create_pipeline_layout(bind_group_layouts=[layout]),
             compute={"module": module, "entry_point": f.name},
         )
-        return made, layout
+        return pipeline, layout
 
     def run(
         self, name: str, grid: Sequence[int], block: Sequence[int], args: Sequence[object]
@@ -74,8 +74,8 @@ class Program:
         assert f.block == tuple(block)
         arrays = [a for a in args if isinstance(a, np.ndarray)]
         numbers = [a for a in args if not isinstance(a, np.ndarray)]
-        taken = [member for member, _ in f.numbers]
-        values = dict(zip(taken, numbers, strict=True))
+        member_names = [member for member, _ in f.numbers]
+        values = dict(zip(member_names, numbers, strict=True))
         memory = [
             _Memory(self.device, a, _ALIGN * (k % 3 + 1), written)
             for k, (a, (_, _, written)) in enumerate(zip(arrays, f.bindings, strict=True))
@@ -90,10 +90,12 @@ class Program:
         step = encoder.begin_compute_pass()
         step.set_pipeline(pipeline)
         step.set_bind_group(0, group)
-        own = [extent(e, values) for e in f.grid]
-        folded = own[0] * own[1] >= grid[0] and own[0] == 65535
-        assert own == list(grid) or folded or (0 in own and 0 in grid), own  # no block is no block
-        step.dispatch_workgroups(*own)
+        needed_grid = [extent(e, values) for e in f.grid]
+        folded = needed_grid[0] * needed_grid[1] >= grid[0] and needed_grid[0] == 65535
+        assert needed_grid == list(grid) or folded or (0 in needed_grid and 0 in grid), (
+            needed_grid
+        )  # no block is no block
+        step.dispatch_workgroups(*needed_grid)
         step.end()
         self.device.queue.submit([encoder.finish()])
         for m in memory:
@@ -103,8 +105,10 @@ class Program:
         import wgpu
 
         data = b"".join(_four_bytes(values[name], dtype) for name, dtype in f.numbers)
-        made = self.device.create_buffer_with_data(data=data, usage=wgpu.BufferUsage.UNIFORM)
-        return {"buffer": made, "offset": 0, "size": len(data)}
+        uniform_buffer = self.device.create_buffer_with_data(
+            data=data, usage=wgpu.BufferUsage.UNIFORM
+        )
+        return {"buffer": uniform_buffer, "offset": 0, "size": len(data)}
 
 
 def extent(e: int | str, values: Mapping[str, object]) -> int:
@@ -133,8 +137,8 @@ class _Memory:
         self.device, self.array, self.start, self.written = device, array, start, written
         size = max(4, -(-array.nbytes // 4) * 4)
         self.bytes = np.random.default_rng(start).integers(0, 256, start + size + _GUARD, np.uint8)
-        own = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        self.bytes[start : start + own.size] = own
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self.bytes[start : start + content.size] = content
         usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC
         self.buffer = device.create_buffer_with_data(data=self.bytes, usage=usage)
         self.binding = {"buffer": self.buffer, "offset": start, "size": size}
@@ -143,9 +147,9 @@ class _Memory:
         """Copy the result into the array."""
         if not self.written:
             return
-        found = np.frombuffer(self.device.queue.read_buffer(self.buffer), np.uint8)
+        content = np.frombuffer(self.device.queue.read_buffer(self.buffer), np.uint8)
         end = self.start + self.array.nbytes
         for part in (slice(0, self.start), slice(end, None)):
-            assert np.array_equal(found[part], self.bytes[part]), "wrote outside of its buffer"
-        result = found[self.start : end].view(self.array.dtype)
+            assert np.array_equal(content[part], self.bytes[part]), "wrote outside of its buffer"
+        result = content[self.start : end].view(self.array.dtype)
         self.array[...] = result.reshape(self.array.shape)

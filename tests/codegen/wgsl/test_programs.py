@@ -18,15 +18,15 @@ FLOATS = ("float16", "bfloat16", "float32")
 
 def emitted(source: str) -> tuple[Kernels, tuple[WgslFunction, ...]]:
     """The kernels of a script, and their device functions as WGSL."""
-    made = Kernels(from_source(source).prim_funcs, WEBGPU)
-    functions = [f for f in made.mod.prim_funcs if isinstance(f, PrimFunc) and f.is_device]
-    return made, emit_wgsl(functions, WEBGPU)
+    kernels = Kernels(from_source(source).prim_funcs, WEBGPU)
+    functions = [f for f in kernels.mod.prim_funcs if isinstance(f, PrimFunc) and f.is_device]
+    return kernels, emit_wgsl(functions, WEBGPU)
 
 
 def run(source: str, sizes: dict[str, int], *arrays: np.ndarray) -> None:
     """Run the only kernel of a script on its buffers."""
-    made, _ = emitted(source)
-    made.run(made.names[0], sizes, *arrays)
+    kernels, _ = emitted(source)
+    kernels.run(kernels.names[0], sizes, *arrays)
 
 
 def numbers(dtype: str, n: int, seed: int = 0) -> np.ndarray:
@@ -92,12 +92,12 @@ def passed(X: T.Buffer((8,), "float32"), Y: T.Buffer((8,), "float32"), on: T.boo
 """
     _, (f,) = emitted(source)
     x, y = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
-    given = [np.bool_(True), np.int8(-3), np.uint16(60000), np.int64(-70000), np.float16(0.5)]
-    given += [ml_dtypes.bfloat16(0.25), np.float32(2.125)]
+    numbers = [np.bool_(True), np.int8(-3), np.uint16(60000), np.int64(-70000), np.float16(0.5)]
+    numbers += [ml_dtypes.bfloat16(0.25), np.float32(2.125)]
     assert [dtype for _, dtype in f.numbers] == [
         *("bool", "int8", "uint16", "int32", "float16", "bfloat16", "float32")
     ]
-    Program([f]).run(f.name, (1, 1, 1), (8, 1, 1), [x, y, *given])
+    Program([f]).run(f.name, (1, 1, 1), (8, 1, 1), [x, y, *numbers])
     np.testing.assert_array_equal(y, x - 3 + 60000 - 70000 + 0.5 + 0.25 + 2.125 + 1000)
 
 

@@ -49,7 +49,7 @@ def is_plain(p: Program) -> bool:
     return all(np.isfinite(np.asarray(x, np.float64)).all() for x in p.results.values())
 
 
-def differs(p: Program, f: PrimFunc, made: tuple[WgslFunction, ...]) -> bool:
+def differs(p: Program, f: PrimFunc, wgsl_functions: tuple[WgslFunction, ...]) -> bool:
     """Whether a result is another on the device."""
     sizes = {
         d.name: n
@@ -57,40 +57,42 @@ def differs(p: Program, f: PrimFunc, made: tuple[WgslFunction, ...]) -> bool:
         for d, n in zip(b.shape, p.inputs[b.name].shape, strict=True)
         if isinstance(d, Var) and int_value(d) is None
     }
-    given: list[object] = []
+    arguments: list[object] = []
     for x in f.params:
         if isinstance(x, Buffer):
-            given.append(p.inputs[x.name].copy())
+            arguments.append(p.inputs[x.name].copy())
         else:
             value = p.inputs[x.name] if x.name in p.inputs else sizes[x.name]
-            given.append(np.asarray(value).astype(x.dtype.name)[()])
-    Built(made).run(f.name, (1, 1, 1), (1, 1, 1), given)
-    pairs = [(a, p.results[x.name]) for x, a in zip(f.params, given, strict=True) if x in f.buffers]
+            arguments.append(np.asarray(value).astype(x.dtype.name)[()])
+    Built(wgsl_functions).run(f.name, (1, 1, 1), (1, 1, 1), arguments)
+    pairs = [
+        (a, p.results[x.name]) for x, a in zip(f.params, arguments, strict=True) if x in f.buffers
+    ]
     return not all(same(a, b) or np.array_equal(a, b) for a, b in pairs)
 
 
 def wrong(seed: str, number: int) -> tuple[list[str], int]:
     """(programs whose results differ, how many ran)."""
     device()
-    found, ran = [], 0
+    differences, ran = [], 0
     for p in islice(printable(seed), number):
-        one = emitted(p)
-        if one is not None and is_plain(p):
+        wgsl_program = emitted(p)
+        if wgsl_program is not None and is_plain(p):
             ran += 1
-            if differs(p, *one):
-                found.append(f"{p.f.script()}\n{one[1][0].text}")
-    return found, ran
+            if differs(p, *wgsl_program):
+                differences.append(f"{p.f.script()}\n{wgsl_program[1][0].text}")
+    return differences, ran
 
 
 def test_random_programs() -> None:
-    found, ran = wrong(f"{SEED} wgsl", FEW)
-    assert not found, found[0]
+    differences, ran = wrong(f"{SEED} wgsl", FEW)
+    assert not differences, differences[0]
     assert ran >= FEW // 20
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("part", range(PARTS))
 def test_hundreds(part: int) -> None:
-    found, ran = wrong(f"{SEED} wgsl {part}", MANY)
-    assert not found, found[0]
+    differences, ran = wrong(f"{SEED} wgsl {part}", MANY)
+    assert not differences, differences[0]
     assert ran >= MANY // 20

@@ -78,8 +78,8 @@ def emitted(*args: object, **options: object) -> WgslFunction:
 def test_golden(name: str, request: pytest.FixtureRequest) -> None:
     build, t = GRAPHS[name]
     (group,) = groups_for(graph(build, x=t), WEBGPU)
-    made, _ = wgsl_kernels(functions(schedule_group(group, WEBGPU)), WEBGPU)
-    text = "\n".join(f"// {a.file_name}\n{a.text()}" for a in made)
+    files, _ = wgsl_kernels(functions(schedule_group(group, WEBGPU)), WEBGPU)
+    text = "\n".join(f"// {a.file_name}\n{a.text()}" for a in files)
     path = GOLDEN / f"{name}.wgsl"
     if request.config.getoption("--bless"):
         path.parent.mkdir(exist_ok=True)
@@ -90,14 +90,14 @@ def test_golden(name: str, request: pytest.FixtureRequest) -> None:
 def test_what_stands_beside_the_text() -> None:
     uses = "Y[i * 4 + j] = X[i * 4 + j] + T.Cast('float32', m)"
     symbolic = replace(scripted(uses, n='"k"', blocks="k // 4 + 1")[0], name="second")
-    made, described = wgsl_kernels([*scripted(), symbolic], WEBGPU, "gpu")
-    assert [(a.codegen_id, a.loader, a.file_name, a.target_key) for a in made] == [
+    files, described = wgsl_kernels([*scripted(), symbolic], WEBGPU, "gpu")
+    assert [(a.codegen_id, a.loader, a.file_name, a.target_key) for a in files] == [
         ("webgpu", "webgpu", name, "gpu")
         for name in ("kernel_1_device.wgsl", "second.wgsl", "kernels.fmap.json")
     ]
     x = {"name": "X", "dtype": "float32", "access": "read"}
     buffers = [x, {"name": "Y", "dtype": "float32", "access": "read_write"}]
-    assert json.loads(made[-1].text()) == {
+    assert json.loads(files[-1].text()) == {
         "format": 1,
         "functions": {
             "kernel_1_device": {
@@ -253,10 +253,10 @@ REFUSED: dict[str, tuple[Callable[[], list[PrimFunc]], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_refused_by_name(what: str) -> None:
-    make, said = REFUSED[what]
-    with pytest.raises(UnsupportedError, match=re.escape(said)):
+@pytest.mark.parametrize("refusal", REFUSED)
+def test_refused_by_name(refusal: str) -> None:
+    make, message = REFUSED[refusal]
+    with pytest.raises(UnsupportedError, match=re.escape(message)):
         emit_wgsl(make(), WEBGPU)
 
 
@@ -308,5 +308,5 @@ def test_a_model_gives_wgsl_and_no_library(tmp_path: Path) -> None:
             run()
     assert exe.export_library(tmp_path / "net.tar").exists()
     exe.artifacts.save(tmp_path / "net")
-    made = tmp_path / "net" / "webgpu" / "webgpu" / "softmax_device.wgsl"
-    assert "fn softmax_device(" in made.read_text()
+    shader_path = tmp_path / "net" / "webgpu" / "webgpu" / "softmax_device.wgsl"
+    assert "fn softmax_device(" in shader_path.read_text()

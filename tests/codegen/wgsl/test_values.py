@@ -31,8 +31,8 @@ _ROOTS = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 3e-7}  # 2.5 units, or o
 def run(func: PrimFunc, *arrays: np.ndarray) -> None:
     """Run a program in one thread."""
     (f,) = vectorize_loops(lower_blocks(IRModule((func,), "one"))).prim_funcs
-    made = emit_wgsl([f], WEBGPU)
-    Program(made).run(f.name, (1, 1, 1), (1, 1, 1), arrays)
+    wgsl_functions = emit_wgsl([f], WEBGPU)
+    Program(wgsl_functions).run(f.name, (1, 1, 1), (1, 1, 1), arrays)
 
 
 def is_plain(x: np.ndarray) -> np.ndarray:
@@ -65,21 +65,21 @@ def test_expression(case, width: int) -> None:  # type: ignore[no-untyped-def] #
     xs = [shorter(numbers(d, seed)) for seed, d in enumerate(case.ins)]
     with np.errstate(all="ignore"):
         want = case.numpy(*xs)
-    got = np.zeros(N, case.out)
-    run(elementwise(case.name, case.formula, case.ins, case.out, width, N), *xs, got)
-    known = np.logical_and.reduce([is_plain(x) for x in (*xs, want)])
+    output = np.zeros(N, case.out)
+    run(elementwise(case.name, case.formula, case.ins, case.out, width, N), *xs, output)
+    is_known = np.logical_and.reduce([is_plain(x) for x in (*xs, want)])
     if case.name.startswith("isnan"):
-        known[:] = True
-    assert known.sum() > N // 4
-    bad = known & (got != want)
+        is_known[:] = True
+    assert is_known.sum() > N // 4
+    bad = is_known & (output != want)
     if case.name.startswith(("div_", "sqrt_")) and case.out in _FLOATS:
         with np.errstate(all="ignore"):
-            far = np.abs(got.astype(np.float64) - want) / np.abs(want.astype(np.float64))
+            far = np.abs(output.astype(np.float64) - want) / np.abs(want.astype(np.float64))
         bad &= far > _ROOTS[case.out]
     if case.name == "floordiv_float":  # a quotient near an integer may be on its other side
-        bad &= np.abs(got - want) > 1
-    where = np.flatnonzero(bad)[:5]
-    assert not bad.any(), ([x[where] for x in xs], got[where], want[where])
+        bad &= np.abs(output - want) > 1
+    bad_places = np.flatnonzero(bad)[:5]
+    assert not bad.any(), ([x[bad_places] for x in xs], output[bad_places], want[bad_places])
 
 
 @pytest.mark.parametrize("name", ONE)
@@ -87,11 +87,11 @@ def test_accuracy(name: str) -> None:
     low, high, limit = LIMITS32[name]
     x = samples(name, low, high, "float32")
     x = x[:: len(x) // 4096]
-    got = np.zeros_like(x)
-    run(elementwise(name, lambda v: intrin(name, v), ("float32",), "float32", 1, len(x)), x, got)
+    output = np.zeros_like(x)
+    run(elementwise(name, lambda v: intrin(name, v), ("float32",), "float32", 1, len(x)), x, output)
     with np.errstate(all="ignore"):
         want = FUNCTIONS[name](x.astype(np.float64))
-    error = units(got, want) / np.broadcast_to(np.asarray(limit(x.astype(np.float64))), x.shape)
+    error = units(output, want) / np.broadcast_to(np.asarray(limit(x.astype(np.float64))), x.shape)
     worst = int(np.argmax(np.where(is_plain(x) & is_plain(want.astype(np.float32)), error, 0)))
     # Up to 2.5 units come on top, of the division in sigmoid and the like.
-    assert error[worst] <= 3, (x[worst], got[worst], want[worst])
+    assert error[worst] <= 3, (x[worst], output[worst], want[worst])

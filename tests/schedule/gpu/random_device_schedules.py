@@ -54,8 +54,8 @@ def _divided(s: Schedule, rng: Random, tally: Tally) -> None:
         around = s.loops_of(block)
         serial = [x for x in around if s.loop(x).kind == "serial"]
         fills = any(r.buffer.scope == "shared" for r in s.block(block).writes)
-        taken = any("threadIdx" in str(s.loop(x).attrs.get("thread")) for x in around)
-        if not serial or taken or rng.random() < (0.2 if fills else 0.8):
+        is_divided = any("threadIdx" in str(s.loop(x).attrs.get("thread")) for x in around)
+        if not serial or is_divided or rng.random() < (0.2 if fills else 0.8):
             continue
         threads, vector = rng.choice((4, 16, (4, 2))), rng.choice((1, 1, 2))
         loop = rng.choice(serial[-2:])
@@ -76,15 +76,15 @@ def _shared(s: Schedule, rng: Random) -> None:
     """Copy operands of some blocks to shared memory."""
     for block in s.blocks():
         around = s.loops_of(block)
-        bound = [x for x in around if s.loop(x).kind == "thread"]
+        thread_loops = [x for x in around if s.loop(x).kind == "thread"]
         reads = sorted({r.buffer.name for r in s.block(block).reads})
-        if not bound or not reads or rng.random() < 0.4:
+        if not thread_loops or not reads or rng.random() < 0.4:
             continue
-        at = bound[-1]
-        inner = around[around.index(at) + 1 :]
+        place = thread_loops[-1]
+        inner = around[around.index(place) + 1 :]
         if inner and rng.random() < 0.3:
-            at = rng.choice(inner)
-        _tried(s, "cache_read", block, rng.choice(reads), "shared", at=at)
+            place = rng.choice(inner)
+        _tried(s, "cache_read", block, rng.choice(reads), "shared", at=place)
 
 
 def _threads(s: Schedule, rng: Random) -> None:

@@ -77,12 +77,12 @@ def groups_for(mod: IRModule, target: Target = OPENCL) -> Iterator[Group]:
 
 def device_passes(target: Target) -> list[Pass]:
     """Scheduled programs -> programs that launch, and device functions ready to be printed."""
-    most = most_shared(target)
+    max_shared = most_shared(target)
     return [
         pass_sizes,
         lower_blocks,
         split_device,
-        AllocateShared(most),
+        AllocateShared(max_shared),
         AsyncCopies(("",) if copies_ahead(target) else ()),
         insert_barriers,
         vectorize_loops,
@@ -119,15 +119,15 @@ class Kernels:
 
     def func(self, name: str) -> PrimFunc:
         """A device function, or the program that launches those of a kernel."""
-        found = self.mod[name]
-        assert isinstance(found, PrimFunc)
-        return found
+        function = self.mod[name]
+        assert isinstance(function, PrimFunc)
+        return function
 
     def checked(self, name: str) -> PrimFunc:
         """A device function as check_races gets it, before its grid is folded."""
-        found = self._unfolded[name]
-        assert isinstance(found, PrimFunc)
-        return found
+        function = self._unfolded[name]
+        assert isinstance(function, PrimFunc)
+        return function
 
     def launches(self, name: str) -> list[CallKernel]:
         """What a kernel launches, in order."""
@@ -136,19 +136,21 @@ class Kernels:
 
     def _program(self, name: str) -> opencl.Program | wgsl.Program | Emulated:
         """What launches the parts of a kernel: on the device, or for CUDA on the emulator."""
-        at = next(k for k, names in enumerate(self._batches) if name in names)
-        if at not in self._built:
-            parts = [self.func(s.name) for n in self._batches[at] for s in self.launches(n)]
+        batch_index = next(k for k, names in enumerate(self._batches) if name in names)
+        if batch_index not in self._built:
+            parts = [
+                self.func(s.name) for n in self._batches[batch_index] for s in self.launches(n)
+            ]
             if self.target.kind == "cuda":
-                self._built[at] = Emulated(emit_ptx_ir(f, self.target) for f in parts)
+                self._built[batch_index] = Emulated(emit_ptx_ir(f, self.target) for f in parts)
             else:
-                self._built[at] = built(parts, self.target)
-        return self._built[at]
+                self._built[batch_index] = built(parts, self.target)
+        return self._built[batch_index]
 
     def run(self, name: str, sizes: Mapping[str, int], *arrays: np.ndarray) -> None:
         """Launch all parts of a kernel on its buffers, in order; the last is the result."""
         buffers = iter(arrays)
-        given: dict[Buffer | Var, object] = {
+        memory: dict[Buffer | Var, object] = {
             p: next(buffers) if isinstance(p, Buffer) else np.int64(sizes[p.name])
             for p in self.func(f"run_{name}").params
         }
@@ -156,10 +158,10 @@ class Kernels:
             if isinstance(t, Alloc):  # what one launch hands to the next
                 steps = zip(t.buffer.shape, t.buffer.strides, strict=True)
                 last = sum((extent_of(n, sizes) - 1) * extent_of(by, sizes) for n, by in steps)
-                given[t.buffer] = np.zeros(max(0, last + 1), t.buffer.dtype.name)
+                memory[t.buffer] = np.zeros(max(0, last + 1), t.buffer.dtype.name)
         for s in self.launches(name):
             grid = [extent_of(e, sizes) for e in s.grid]
-            args = [given[a.buffer] if isinstance(a, AddressOf) else given[a] for a in s.args]  # type: ignore[index]
+            args = [memory[a.buffer] if isinstance(a, AddressOf) else memory[a] for a in s.args]  # type: ignore[index]
             program = self._program(name)
             if isinstance(program, Emulated):
                 program.order(*self.order)
@@ -192,6 +194,6 @@ class DeviceRunner:
             inputs = arguments(case, sizes, k)
             want = case.reference(inputs, sizes)
             run = {n: partial(self.kernels.run, n, sizes) for n in self.kernels.names}
-            found = evaluate(self.mod, inputs, sizes, function=name, packed=run)
-            for got, expected in zip(found, want, strict=True):
-                case.compare(got, expected, f"{name} {dict(sizes)}")
+            outputs = evaluate(self.mod, inputs, sizes, function=name, packed=run)
+            for output, expected in zip(outputs, want, strict=True):
+                case.compare(output, expected, f"{name} {dict(sizes)}")

@@ -36,8 +36,8 @@ class _Functions:
             kernels = self.runner.kernels
             run = {n: partial(kernels.run, n, sizes) for n in kernels.names}
             inputs = dict(zip(names, (q, k, v, mask), strict=True))
-            (found,) = evaluate(self.runner.mod, inputs, sizes, function=name, packed=run)
-            return found
+            (result,) = evaluate(self.runner.mod, inputs, sizes, function=name, packed=run)
+            return result
 
         return call
 

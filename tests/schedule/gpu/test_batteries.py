@@ -30,13 +30,18 @@ def _operators() -> Battery:
         if op in LEFT_OUT:
             continue
         exact = op == "bitcast"  # of bits that may be a NaN's
-        given = [a.astype("float32") if a.dtype == "float64" and not exact else a for a in arrays]
-        types = [typed(a.dtype.name, *a.shape) for a in given]
+        operands = [
+            a.astype("float32") if a.dtype == "float64" and not exact else a for a in arrays
+        ]
+        types = [typed(a.dtype.name, *a.shape) for a in operands]
 
         def make(
-            number: int, dtype: np.dtype, shape: tuple[int, ...], given: list[np.ndarray] = given
+            number: int,
+            dtype: np.dtype,
+            shape: tuple[int, ...],
+            operands: list[np.ndarray] = operands,
         ) -> np.ndarray:
-            return given[number]
+            return operands[number]
 
         b.add(f"{op}_{k}", _operator(op, attrs), *types, make=make, tolerance=2e-5, exact=exact)
     return b

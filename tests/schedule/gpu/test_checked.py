@@ -46,9 +46,9 @@ def test_every_step_is_proved_and_no_thread_races(target: str, name: str) -> Non
     group = group_of(name, target)
     f = schedule_group(group, TARGETS[target], check=True)
     assert f.op_class == class_of(target, name)
-    made = Kernels([f], TARGETS[target])
-    for launch in made.launches(f.name):
-        races = races_of(made.checked(launch.name), notes=f.op_class == "gpu_contraction")
+    kernels = Kernels([f], TARGETS[target])
+    for launch in kernels.launches(f.name):
+        races = races_of(kernels.checked(launch.name), notes=f.op_class == "gpu_contraction")
         assert not races.faults, races.faults[0]
         doubts = [d for d in races.doubts if (f.op_class, d.kind) != COMPUTED]
         assert not doubts, doubts

@@ -79,16 +79,18 @@ def test_a_large_instruction(name: str) -> None:
 
 
 def check_template(name: str, seeds: Iterable[int]) -> None:
-    made = instruction(name)
-    assert made is not None and made.name == name
-    if all("global" in scopes for scopes in made.memory.values()):  # as parameters are
-        verify(IRModule((made.implementation,)))
+    device_instruction = instruction(name)
+    assert device_instruction is not None and device_instruction.name == name
+    if all(
+        "global" in scopes for scopes in device_instruction.memory.values()
+    ):  # as parameters are
+        verify(IRModule((device_instruction.implementation,)))
     for seed in seeds:
-        want, found = (numbers(made.template, seed) for _ in range(2))
-        run(made.template, want)
-        run(made.implementation, found, seed)
-        for b in made.template.buffers:
-            np.testing.assert_array_equal(found[b.name], want[b.name])
+        want, outputs = (numbers(device_instruction.template, seed) for _ in range(2))
+        run(device_instruction.template, want)
+        run(device_instruction.implementation, outputs, seed)
+        for b in device_instruction.template.buffers:
+            np.testing.assert_array_equal(outputs[b.name], want[b.name])
 
 
 def test_every_row_has_an_instruction() -> None:
@@ -144,16 +146,16 @@ def in_blocks(f: PrimFunc, loop: str, name: str) -> PrimFunc:
 
 @pytest.mark.parametrize("name", RUN)
 def test_a_device_runs_it(name: str) -> None:
-    f, loop, wanted, text = RUN[name]
-    made = Kernels([in_blocks(f, loop, wanted)])
-    (launch,) = made.launches(f.name)
-    assert text in emit_opencl([made.func(launch.name)], OPENCL).text
-    assert races_of(made.func(launch.name)).proved
+    f, loop, instruction_name, text = RUN[name]
+    kernels = Kernels([in_blocks(f, loop, instruction_name)])
+    (launch,) = kernels.launches(f.name)
+    assert text in emit_opencl([kernels.func(launch.name)], OPENCL).text
+    assert races_of(kernels.func(launch.name)).proved
     want = numbers(f, 1)
-    found = {k: x.copy() for k, x in want.items()}
-    made.run(f.name, {}, *found.values())
+    outputs = {k: x.copy() for k, x in want.items()}
+    kernels.run(f.name, {}, *outputs.values())
     run(f, want)
-    np.testing.assert_array_equal(found["C"], want["C"])
+    np.testing.assert_array_equal(outputs["C"], want["C"])
 
 
 def test_a_half_is_read_from_shared_memory() -> None:
@@ -162,12 +164,12 @@ def test_a_half_is_read_from_shared_memory() -> None:
     copy = s.cache_read("C", "A", "shared", at="i")
     s.tensorize(copy.loops[-1], "copy_4_float16_to_shared")
     s.tensorize("j", "thread_load_half_4")
-    made = Kernels([s.func])
+    kernels = Kernels([s.func])
     want = numbers(halves, 2)
-    made.run("halves", {}, *want.values())
+    kernels.run("halves", {}, *want.values())
     np.testing.assert_array_equal(want["C"], want["A"].astype(np.float32))
-    (launch,) = made.launches("halves")
-    text = emit_opencl([made.func(launch.name)], OPENCL).text
+    (launch,) = kernels.launches("halves")
+    text = emit_opencl([kernels.func(launch.name)], OPENCL).text
     assert "(const __local half *)a" in text
 
 
@@ -198,12 +200,12 @@ def by_subgroups() -> PrimFunc:
 def test_lanes_of_a_subgroup_add_up_what_each_has() -> None:
     f = by_subgroups()
     want = numbers(row_sums, 3)
-    found = {k: x.copy() for k, x in want.items()}
-    run(f, found)
-    np.testing.assert_array_equal(found["C"], want["A"].sum(axis=1))
-    made = Kernels([f], SUBGROUPS)
-    (launch,) = made.launches("row_sums")
-    device = made.func(launch.name)
+    outputs = {k: x.copy() for k, x in want.items()}
+    run(f, outputs)
+    np.testing.assert_array_equal(outputs["C"], want["A"].sum(axis=1))
+    kernels = Kernels([f], SUBGROUPS)
+    (launch,) = kernels.launches("row_sums")
+    device = kernels.func(launch.name)
     assert races_of(device).proved
     emitted = emit_opencl([device], SUBGROUPS)
     assert "sub_group_reduce_add(a)" in emitted.text
@@ -220,8 +222,8 @@ OPTIONS = {"supports_subgroups": True, "supports_integer_dot_product": True}
 def test_a_compiler_of_opencl_takes_the_text() -> None:
     target = Target({"kind": "opencl", "thread_warp_size": 32, **OPTIONS})
     dots = in_blocks(dot, "k", "thread_dot4")
-    made = Kernels([by_subgroups(), dots], target)
-    parts = [made.func(s.name) for n in ("row_sums", "dot") for s in made.launches(n)]
+    kernels = Kernels([by_subgroups(), dots], target)
+    parts = [kernels.func(s.name) for n in ("row_sums", "dot") for s in kernels.launches(n)]
     text = emit_opencl(parts, target).text
     assert "dot(b, c)" in text
     # By -Xclang, since the driver of clang 14 does not know -cl-ext.
@@ -232,22 +234,22 @@ def test_a_compiler_of_opencl_takes_the_text() -> None:
     if clang is None:
         pytest.skip("clang is not installed")
     command = [clang, *flags, "-target", "spir64", "-fsyntax-only", "-"]
-    done = subprocess.run(command, input=text, text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, input=text, text=True, capture_output=True)
+    assert process.returncode == 0, process.stderr
 
 
 # ---- refused -------------------------------------------------------------------------------------
 
 
 def test_an_instruction_that_the_target_lacks() -> None:
-    made = Kernels([by_subgroups()])
-    (launch,) = made.launches("row_sums")
+    kernels = Kernels([by_subgroups()])
+    (launch,) = kernels.launches("row_sums")
     with pytest.raises(UnsupportedError, match="subgroup_sum is an instruction") as e:
-        emit_opencl([made.func(launch.name)], OPENCL)
+        emit_opencl([kernels.func(launch.name)], OPENCL)
     assert "supports_subgroups" in str(e.value)
     narrow = Target({"kind": "opencl", "supports_subgroups": True, "thread_warp_size": 16})
     with pytest.raises(UnsupportedError, match="over 32 threads, and sub-groups .* have 16"):
-        emit_opencl([made.func(launch.name)], narrow)
+        emit_opencl([kernels.func(launch.name)], narrow)
 
 
 # program, loop, instruction -> message, hint
@@ -311,19 +313,19 @@ def test_a_matrix_is_loaded_from_shared_memory() -> None:
     s.bind(copy.loops[-1], "threadIdx.x")
     s.tensorize("i", "warp_load_matrix_2_float16")
     verify(IRModule((s.func,)))
-    want, found = numbers(f, 4), numbers(f, 4)
+    want, outputs = numbers(f, 4), numbers(f, 4)
     run(f, want)
-    run(s.func, found)
-    np.testing.assert_array_equal(found["C"], want["C"])
-    made = Kernels([s.func], Target({"kind": "cuda", "arch": "sm_80"}))
-    (launch,) = made.launches("matrices")
-    races = races_of(made.func(launch.name))
+    run(s.func, outputs)
+    np.testing.assert_array_equal(outputs["C"], want["C"])
+    kernels = Kernels([s.func], Target({"kind": "cuda", "arch": "sm_80"}))
+    (launch,) = kernels.launches("matrices")
+    races = races_of(kernels.func(launch.name))
     assert races.proved, races
-    made.aligned = True
-    made.run("matrices", {}, *want.values())
-    np.testing.assert_array_equal(found["C"], want["C"])
+    kernels.aligned = True
+    kernels.run("matrices", {}, *want.values())
+    np.testing.assert_array_equal(outputs["C"], want["C"])
     with pytest.raises(UnsupportedError, match="warp_load_matrix_2 is an instruction"):
-        emit_opencl([made.func(launch.name)], OPENCL)
+        emit_opencl([kernels.func(launch.name)], OPENCL)
 
 
 DEVICE = """
