@@ -39,6 +39,9 @@ from tests.link.touched import Guarded
 from tests.safety.loop import silence_limit
 
 BEYOND = 2
+REFERENCE_SECONDS = (
+    20  # in which ONNX Runtime has computed an example of a node test, or never does
+)
 LARGEST = 6  # extents are symbolic from 0 to this much, and around the example's
 
 
@@ -51,6 +54,11 @@ KNOWN = (
         "test_causal_conv_*",
         "size 0: refused: main: n is 0; expected n ==",
         "ORT leaves out operands without elements",
+    ),
+    (
+        "test_causal_conv_*",
+        "expected n == 3 (CausalConvWithState",
+        "ORT takes states longer than a kernel less one, which the standard has no meaning for",
     ),
     (
         "test_compress_*",
@@ -268,7 +276,7 @@ def outcomes(variants_of_case: Sequence[Variant]) -> Iterator[tuple[Variant, tup
         child_end.close()
         number, last = first, ("begin",)
         with contextlib.suppress(EOFError):
-            while parent_end.poll(silence_limit()):
+            while parent_end.poll(REFERENCE_SECONDS if last[0] == "reference" else silence_limit()):
                 number, *last = parent_end.recv()  # type: ignore[assignment]
                 if last[0] in ("differs", "untyped", "refused"):
                     yield variants_of_case[number], tuple(last)
