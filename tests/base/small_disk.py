@@ -45,5 +45,5 @@ def _mount(folder: Path, size: int) -> bool:
 def grow(folder: Path, size: int) -> None:
     """Give the disk of `on_small_disk` more room, from inside of it."""
     options = f"size={size}".encode()
-    done = ctypes.CDLL(None).mount(b"none", os.fsencode(folder), b"tmpfs", _REMOUNT, options)
-    assert done == 0
+    status = ctypes.CDLL(None).mount(b"none", os.fsencode(folder), b"tmpfs", _REMOUNT, options)
+    assert status == 0

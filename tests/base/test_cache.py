@@ -92,8 +92,8 @@ def test_explain_names_the_component_that_differs(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     assert cache.explain({"name": "conv"}) == Miss("", ())
     base = {"name": "conv", "target": "skylake", "compiler": "1", "tir": "x" * 5000}
-    other = {"name": "pool", "target": "haswell", "compiler": "1", "tir": "y"}
-    cache.put(key_of(other), b"", other)
+    pool_components = {"name": "pool", "target": "haswell", "compiler": "1", "tir": "y"}
+    cache.put(key_of(pool_components), b"", pool_components)
     cache.put(key_of(base), b"", base)
     miss = cache.explain({**base, "target": "znver4"})
     assert miss.nearest == key_of(base)
@@ -132,15 +132,15 @@ def test_many_processes_at_once(tmp_path: Path) -> None:
 @pytest.fixture
 def looked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The folders that a cache lists, as patterns."""
-    found: list[str] = []
+    patterns: list[str] = []
     entries = Cache._entries
 
     def recorded(self: Cache, folders: str = "??") -> Iterator[tuple[float, int, Path]]:
-        found.append(folders)
+        patterns.append(folders)
         return entries(self, folders)
 
     monkeypatch.setattr(Cache, "_entries", recorded)
-    return found
+    return patterns
 
 
 def test_a_put_does_not_look_at_all_entries(tmp_path: Path, looked: list[str]) -> None:

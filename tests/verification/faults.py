@@ -28,21 +28,21 @@ class SpoiledConstant:
     span: str = field(default="", compare=False)
 
     def __call__(self, mod: IRModule) -> IRModule:
-        found = [
+        candidates = [
             (f, k, b)
             for f in mod.functions
             if isinstance(f, Function) and not f.is_primitive
             for k, b in enumerate(f.bindings)
             if isinstance(b.value, Call) and _weights(b.value) is not None
         ]
-        f, k, b = found[len(found) // 2]
+        f, k, b = candidates[len(candidates) // 2]
         assert isinstance(b.value, Call)
-        at = _weights(b.value)
-        assert at is not None
-        c = b.value.args[at]
+        weight_index = _weights(b.value)
+        assert weight_index is not None
+        c = b.value.args[weight_index]
         assert isinstance(c, Constant)
         scaled = Constant((np.asarray(c.data) * FACTOR).astype(c.array.dtype), c.type, c.name)
-        args = (*b.value.args[:at], scaled, *b.value.args[at + 1 :])
+        args = (*b.value.args[:weight_index], scaled, *b.value.args[weight_index + 1 :])
         bindings = list(f.bindings)
         bindings[k] = Binding(b.var, replace(b.value, args=args))
         self.name, self.span = b.var.name, b.value.span
@@ -89,9 +89,9 @@ class SpoiledOperator:
     def _bound(self, b: Binding) -> Bound:
         value = b.value
         if isinstance(value, If):
-            then = replace(value.then, bindings=self._changed(value.then.bindings))
+            then_body = replace(value.then, bindings=self._changed(value.then.bindings))
             orelse = replace(value.orelse, bindings=self._changed(value.orelse.bindings))
-            return If(value.cond, then, orelse)
+            return If(value.cond, then_body, orelse)
         if isinstance(value, Lambda):
             f = value.function
             return Lambda(replace(f, bindings=self._changed(f.bindings)))
@@ -106,8 +106,8 @@ class SpoiledOperator:
 def passes_with(spoil: Pass, after: str, target: Target) -> list[Pass]:
     """The passes of a target on graphs, with one more after the last that is called `after`."""
     passes = relax_passes(target)
-    at = max(i for i, p in enumerate(passes) if pass_name(p) == after)
-    return [*passes[: at + 1], spoil, *passes[at + 1 :]]
+    position = max(i for i, p in enumerate(passes) if pass_name(p) == after)
+    return [*passes[: position + 1], spoil, *passes[position + 1 :]]
 
 
 @dataclass

@@ -76,5 +76,5 @@ def test_an_operator_in_float32(name: str) -> None:
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(modules())
 def test_random_graphs_agree(mod: IRModule) -> None:
-    found = tk.verify(tk.compile(mod, TARGET, debug=True), mod)
-    assert found.ok, str(found)
+    verification = tk.verify(tk.compile(mod, TARGET, debug=True), mod)
+    assert verification.ok, str(verification)

@@ -34,16 +34,16 @@ def test_what_ran_is_compared(name: str, tmp_path: Path) -> None:
     mod = program.make()
     plain = tk.compile(mod, TARGET)
     debug = tk.compile(mod, TARGET, debug=True)
-    same = debug.export_library(tmp_path / "debug.so")
+    library = debug.export_library(tmp_path / "debug.so")
     counts = set()
-    for compiled in (debug, plain, same):
-        found = tk.verify(compiled, mod, program.inputs)
-        assert found.ok and found.first is None, str(found)
-        counts.add(found.compared)
+    for compiled in (debug, plain, library):
+        verification = tk.verify(compiled, mod, program.inputs)
+        assert verification.ok and verification.first is None, str(verification)
+        counts.add(verification.compared)
     assert len(counts) == 1 and counts.pop() >= program.compared
-    found = tk.verify(plain.export_library(tmp_path / "plain.so"), mod, program.inputs)
-    assert found.ok and found.compared == 0
-    assert any("without debug only its outputs" in note for note in found.notes)
+    verification = tk.verify(plain.export_library(tmp_path / "plain.so"), mod, program.inputs)
+    assert verification.ok and verification.compared == 0
+    assert any("without debug only its outputs" in note for note in verification.notes)
     # Without a watcher it computes the same.
     have, want = (e.create_executor()["main"](*program.inputs) for e in (debug, plain))
     for a, b in zip(_flat(have), _flat(want), strict=True):
@@ -66,30 +66,32 @@ def test_a_fault_in_each_kernel(name: str) -> None:
     program = PROGRAMS[name]
     mod = program.make()
     sound = tk.compile(mod, TARGET, debug=True)
-    kept = next(f for f in sound.outer.infos if f.name == "main").kept  # type: ignore[union-attr]
-    shown = {row.kernel for row in kept}
+    kept_rows = next(f for f in sound.outer.infos if f.name == "main").kept  # type: ignore[union-attr]
+    kept_kernels = {row.kernel for row in kept_rows}
     floats = {f.name for f in sound.module.kernels if f.buffers[-1].dtype.is_float}
     # Integers are sizes here: with a wrong one, the function does not come to its end.
-    kernels = [k.symbol for k in sound.kernels if k.symbol in shown & floats]
+    kernels = [k.symbol for k in sound.kernels if k.symbol in kept_kernels & floats]
     assert kernels
     found_in = 0
     for kernel in kernels:
         spoil = SpoiledKernel(partial(_is_called, kernel))
         exe = tk.compile(mod, TARGET, tir_pipeline=tir_with(spoil, TARGET), debug=True)
-        found = tk.verify(exe, mod, program.inputs)
+        verification = tk.verify(exe, mod, program.inputs)
         assert spoil.name == kernel
-        if found.first is None:  # a branch not taken; a copy of zeros
-            assert name in ("then", "else", "onnx if") or kernel == "identity", f"{kernel}: {found}"
+        if verification.first is None:  # a branch not taken; a copy of zeros
+            assert name in ("then", "else", "onnx if") or kernel == "identity", (
+                f"{kernel}: {verification}"
+            )
             continue
         found_in += 1
-        first = found.first
-        assert (first.kernel, first.fault) == (kernel, "kernel"), str(found)
+        first = verification.first
+        assert (first.kernel, first.fault) == (kernel, "kernel"), str(verification)
         assert (first.local.times or 0) > 100
     assert found_in >= min(2, len(kernels) - 1)
 
 
 @pytest.mark.parametrize(
-    ("name", "operator", "other", "path"),
+    ("name", "operator", "replacement", "path"),
     [
         ("then", "exp", "tanh", ("then of",)),
         ("else", "neg", "abs", ("else of",)),
@@ -104,20 +106,20 @@ def test_a_fault_in_each_kernel(name: str) -> None:
 )
 @pytest.mark.parametrize("after", ["infer_types", "outline_dataflow", "eliminate_dead_code"])
 def test_a_fault_after_a_pass(
-    name: str, operator: str, other: str, path: tuple[str, ...], after: str
+    name: str, operator: str, replacement: str, path: tuple[str, ...], after: str
 ) -> None:
     program = PROGRAMS[name]
     mod = program.make()
-    spoil = SpoiledOperator(operator, other, 0)
+    spoil = SpoiledOperator(operator, replacement, 0)
     exe = tk.compile(mod, TARGET, relax_pipeline=passes_with(spoil, after, TARGET), debug=True)
-    found = tk.verify(exe, mod, program.inputs)
-    first = found.first
-    assert first is not None and spoil.name in (first.value, *first.nodes), str(found)
-    assert (first.fault, first.passed) == ("passes", "spoiled_operator"), str(found)
+    verification = tk.verify(exe, mod, program.inputs)
+    first = verification.first
+    assert first is not None and spoil.name in (first.value, *first.nodes), str(verification)
+    assert (first.fault, first.passed) == ("passes", "spoiled_operator"), str(verification)
     assert len(first.path) == len(path), first.path
     assert all(words in step for words, step in zip(path, first.path, strict=True)), first.path
     for step in first.path:
-        assert step in str(found)
+        assert step in str(verification)
 
 
 def test_the_first_iteration_that_diverges() -> None:
@@ -138,9 +140,11 @@ def test_the_first_iteration_that_diverges() -> None:
                     continue
                 # min(y * 1.5, 25): the same until an element is larger.
                 wrong = replace(b.var, name=f"{b.var.name}_wide")
-                most = tk.ir.relax.constant(np.array(25, "float32"))
+                upper_bound = tk.ir.relax.constant(np.array(25, "float32"))
                 bindings.append(Binding(wrong, call))
-                bindings.append(Binding(b.var, replace(call, callee="minimum", args=(wrong, most))))
+                bindings.append(
+                    Binding(b.var, replace(call, callee="minimum", args=(wrong, upper_bound)))
+                )
             return replace(f, bindings=tuple(bindings))
 
     exe = tk.compile(
@@ -178,13 +182,13 @@ def test_another_branch(name: str) -> None:
     program = PROGRAMS[name]
     mod = program.make()
     passes = passes_with(swapped, "fuse_ops", TARGET)
-    found = tk.verify(
+    verification = tk.verify(
         tk.compile(mod, TARGET, relax_pipeline=passes, debug=True), mod, program.inputs
     )
-    first = found.first
-    assert first is not None and first.fault == "host", str(found)
+    first = verification.first
+    assert first is not None and first.fault == "host", str(verification)
     assert first.path[0].startswith(f"{name} of") and first.local.is_missing
-    assert "they take another branch" in str(found)
+    assert "they take another branch" in str(verification)
 
 
 def test_a_step_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,9 +203,11 @@ def test_a_step_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(calls._OPERATORS, "nonzero", emit)
     mod = DYNAMIC()
-    found = tk.verify(tk.compile(mod, TARGET, debug=True), mod, [X])
-    assert found.first is not None and found.first.fault == "host", str(found)
-    assert found.first.operator == "nonzero" and "none: a step of the host" in str(found)
+    verification = tk.verify(tk.compile(mod, TARGET, debug=True), mod, [X])
+    assert verification.first is not None and verification.first.fault == "host", str(verification)
+    assert verification.first.operator == "nonzero" and "none: a step of the host" in str(
+        verification
+    )
 
 
 def test_what_a_callback_gives_is_not_asked_for_again() -> None:
@@ -222,24 +228,28 @@ def test_what_a_callback_gives_is_not_asked_for_again() -> None:
 
     tk.runtime.register_function("test.noise", noise)
     try:
-        found = tk.verify(tk.compile(mod, TARGET, debug=True), mod, [X])
+        verification = tk.verify(tk.compile(mod, TARGET, debug=True), mod, [X])
     finally:
         tk.runtime.unregister_function("test.noise")
-    assert found.ok and found.compared == 3 and len(calls) == 1, str(found)
+    assert verification.ok and verification.compared == 3 and len(calls) == 1, str(verification)
 
 
 @pytest.mark.parametrize("target", ["c", "llvmjit", "minimal"])
 def test_targets(target: str) -> None:
-    asked = TARGET if target == "minimal" else Target({**V3, "kind": target})
+    compile_target = TARGET if target == "minimal" else Target({**V3, "kind": target})
     passes = "minimal" if target == "minimal" else "auto"
     program = PROGRAMS["nested"]
     mod = program.make()
-    exe = tk.compile(mod, asked, relax_pipeline=passes, debug=True)
-    found = tk.verify(exe, mod, program.inputs)
-    assert found.ok and found.compared >= program.compared, str(found)
+    exe = tk.compile(mod, compile_target, relax_pipeline=passes, debug=True)
+    verification = tk.verify(exe, mod, program.inputs)
+    assert verification.ok and verification.compared >= program.compared, str(verification)
     spoil = SpoiledKernel(lambda f: "sigmoid" in f.name)
     exe = tk.compile(
-        mod, asked, relax_pipeline=passes, tir_pipeline=tir_with(spoil, asked), debug=True
+        mod,
+        compile_target,
+        relax_pipeline=passes,
+        tir_pipeline=tir_with(spoil, compile_target),
+        debug=True,
     )
     first = tk.verify(exe, mod, program.inputs).first
     assert first is not None and spoil.name.split("_kernel_")[-1] in first.kernel
@@ -253,7 +263,7 @@ def test_the_script_repeats_the_fault(name: str, tmp_path: Path) -> None:
     spoil = SpoiledKernel(lambda f: "softmax" in f.name)
     exe = tk.compile(mod, TARGET, tir_pipeline=tir_with(spoil, TARGET), debug=True)
     tk.verify(exe, mod, program.inputs, output=tmp_path / "fault")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(tmp_path / "fault" / "repeat.py")],
         capture_output=True,
         text=True,
@@ -261,9 +271,9 @@ def test_the_script_repeats_the_fault(name: str, tmp_path: Path) -> None:
         env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"},
         check=False,
     )
-    assert done.returncode == 1, done.stderr
-    assert "in the library:" in done.stdout and "expected" in done.stdout
-    assert "the node compiled by itself: within the tolerance" in done.stdout
+    assert process.returncode == 1, process.stderr
+    assert "in the library:" in process.stdout and "expected" in process.stdout
+    assert "the node compiled by itself: within the tolerance" in process.stdout
 
 
 def test_another_way_in_float64() -> None:
@@ -282,15 +292,15 @@ def test_another_way_in_float64() -> None:
     )()
     exe = tk.compile(mod, TARGET, debug=True)
     x = np.array([0.1, 0.1, 0.1], "float32")
-    found = tk.verify(exe, mod, [x])
-    assert found.ok, str(found)
+    verification = tk.verify(exe, mod, [x])
+    assert verification.ok, str(verification)
 
 
 def test_the_name_is_taken() -> None:
     mod = BRANCH()
-    taken = replace(next(iter(mod.outers)), name=KEPT_VALUES)
+    duplicate = replace(next(iter(mod.outers)), name=KEPT_VALUES)
     with pytest.raises(UserError, match=KEPT_VALUES) as e:
-        tk.compile(mod.with_functions((*mod.functions, taken)), TARGET, debug=True)
+        tk.compile(mod.with_functions((*mod.functions, duplicate)), TARGET, debug=True)
     assert e.value.code == "name-clash"
 
 

@@ -86,7 +86,7 @@ def transformer() -> IRModule:
 
     def build(g: Any, x: Any) -> Any:
         width, heads = 32, 2
-        ones, zeros = (constant(np.full(width, v, "float32")) for v in (1, 0))
+        scale, zeros = (constant(np.full(width, v, "float32")) for v in (1, 0))
 
         def linear(y: Any, n: int, m: int) -> Any:
             return g.linear(y, weights(n, m, terms=n), weights(m, terms=1))
@@ -100,9 +100,9 @@ def transformer() -> IRModule:
             q, k, v = (split(linear(y, width, width)) for _ in range(3))
             a = g.attention(q, k, v, scale=0.25)
             a = g.reshape(g.transpose(a, axes=(0, 2, 1, 3)), shape=(1, 10, width))
-            y = g.layer_norm(g.add(linear(a, width, width), y), ones, zeros, axis=-1)
+            y = g.layer_norm(g.add(linear(a, width, width), y), scale, zeros, axis=-1)
             z = g.gelu(linear(y, width, 64))
-            y = g.layer_norm(g.add(linear(z, 64, width), y), ones, zeros, axis=-1)
+            y = g.layer_norm(g.add(linear(z, 64, width), y), scale, zeros, axis=-1)
         return g.softmax(y, axis=-1)
 
     return graph(build, x=(1, 10, 32))
@@ -114,11 +114,13 @@ NETWORKS = {"residual": residual, "separable": separable, "transformer": transfo
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_network_agrees(network: str) -> None:
     mod = NETWORKS[network]()
-    found = tk.verify(tk.compile(mod, TARGET, debug=True), mod)
-    assert found and found.exit_code == 0 and found.first is None
-    assert found.worst is not None and found.compared >= 8
-    assert 0 < (found.worst.local.times or 0) < 0.5
-    assert "agrees with the model" in str(found) and "nearest to its limit, of" in str(found)
+    verification = tk.verify(tk.compile(mod, TARGET, debug=True), mod)
+    assert verification and verification.exit_code == 0 and verification.first is None
+    assert verification.worst is not None and verification.compared >= 8
+    assert 0 < (verification.worst.local.times or 0) < 0.5
+    assert "agrees with the model" in str(verification) and "nearest to its limit, of" in str(
+        verification
+    )
 
 
 @pytest.mark.parametrize("after", EARLY)
@@ -128,24 +130,24 @@ def test_a_fault_after_a_pass(after: str) -> None:
     spoil = SpoiledConstant()
     passes = passes_with(spoil, after, TARGET)
     exe = tk.compile(mod, TARGET, relax_pipeline=passes, debug=True)
-    found = tk.verify(exe, mod)
-    assert not found and found.exit_code == 1
-    first = found.first
-    assert first is not None and first.fault == "passes", str(found)
-    assert first.passed == "spoiled_constant", str(found)
+    verification = tk.verify(exe, mod)
+    assert not verification and verification.exit_code == 1
+    first = verification.first
+    assert first is not None and first.fault == "passes", str(verification)
+    assert first.passed == "spoiled_constant", str(verification)
     spoiled = _group_of(exe, spoil.name)
-    assert first.value in spoiled, str(found)
+    assert first.value in spoiled, str(verification)
     assert first.kernel and first.kernel_class and (first.local.times or 0) > 100
 
 
 def _group_of(exe: tk.Executable, name: str) -> set[str]:
     """The value of that name, and of the kernel whose group computes it."""
     assert exe.debug is not None
-    found = {name}
+    names = {name}
     for f in exe.debug.fused.functions:
         if isinstance(f, Function) and f.is_primitive and name in {b.var.name for b in f.bindings}:
-            found.add(f.bindings[-1].var.name)
-    return found
+            names.add(f.bindings[-1].var.name)
+    return names
 
 
 # Emulated, it takes seconds.
@@ -177,8 +179,8 @@ def test_a_fault_in_a_kernel(on: str, kind: str) -> None:
     spoiled = tk.compile(mod, target, tir_pipeline=tir_with(spoil, target), debug=True)
     if on == "cuda":
         let_run(sound, watch=False)
-    found = tk.verify(sound, mod, dims=case.dims())
-    assert found and found.compared, str(found)
+    verification = tk.verify(sound, mod, dims=case.dims())
+    assert verification and verification.compared, str(verification)
     if on == "cuda":
         let_run(spoiled, watch=False)
     _assert_kernel(tk.verify(spoiled, mod, dims=case.dims()), spoil.name, kind)
@@ -192,16 +194,16 @@ def test_a_fault_in_a_kernel_as_c_or_in_memory(on: str, kind: str) -> None:
     mod, target = case.module(), Target({**case.config("cpu"), "kind": on})
     spoil = SpoiledKernel(lambda f: f.op_class == kind)
     exe = tk.compile(mod, target, tir_pipeline=tir_with(spoil, target), debug=True)
-    found = tk.verify(exe, mod, dims=case.dims())
+    verification = tk.verify(exe, mod, dims=case.dims())
     name = f"{mod.name}_kernel_{spoil.name}" if on == "c" else spoil.name
-    _assert_kernel(found, name, kind)
+    _assert_kernel(verification, name, kind)
 
 
-def _assert_kernel(found: Verification, kernel: str, kind: str) -> None:
-    first = found.first
-    assert kernel and first is not None, str(found)
-    assert (first.kernel, first.kernel_class) == (kernel, kind), str(found)
-    assert (first.fault, first.passed) == ("kernel", ""), str(found)
+def _assert_kernel(verification: Verification, kernel: str, kind: str) -> None:
+    first = verification.first
+    assert kernel and first is not None, str(verification)
+    assert (first.kernel, first.kernel_class) == (kernel, kind), str(verification)
+    assert (first.fault, first.passed) == ("kernel", ""), str(verification)
     assert first.schedule
 
 
@@ -227,9 +229,9 @@ def test_a_network_of_the_zoo_agrees(name: str) -> None:
     path, feeds = zoo(name)
     exe = tk.compile(tk.frontend.from_onnx(path), debug=True)
     for reference in ("float64", "onnxruntime"):
-        found = tk.verify(exe, path, feeds, reference=reference)
-        assert found and found.compared > 10, str(found)
-        assert found.worst is not None and (found.worst.local.times or 0) < 0.5
+        verification = tk.verify(exe, path, feeds, reference=reference)
+        assert verification and verification.compared > 10, str(verification)
+        assert verification.worst is not None and (verification.worst.local.times or 0) < 0.5
 
 
 @pytest.mark.conformance
@@ -240,10 +242,12 @@ def test_a_fault_in_the_zoo_after_a_pass(after: str) -> None:
     mod = tk.frontend.from_onnx(path)
     spoil = SpoiledConstant()
     exe = tk.compile(mod, TARGET, relax_pipeline=passes_with(spoil, after, TARGET), debug=True)
-    found = tk.verify(exe, mod, feeds)
-    assert found.first is not None and found.first.fault == "passes", str(found)
-    known = found.first.value in _group_of(exe, spoil.name)
-    assert known or spoil.span in found.first.nodes, str(found)
+    verification = tk.verify(exe, mod, feeds)
+    assert verification.first is not None and verification.first.fault == "passes", str(
+        verification
+    )
+    is_in_group = verification.first.value in _group_of(exe, spoil.name)
+    assert is_in_group or spoil.span in verification.first.nodes, str(verification)
 
 
 @pytest.mark.conformance
@@ -295,23 +299,23 @@ TARGETS |= {kind: Target(kind) for kind in ("opencl", "cuda")}
 def test_one_operator_of_500(target: str, tmp_path: Path) -> None:
     if target == "opencl":
         device()  # skips where there is none
-    asked = TARGETS[target]
+    compile_target = TARGETS[target]
     mod = long()
     assert len(name_values(mod)["main"].bindings) == 500  # type: ignore[union-attr]
     spoil = SpoiledOperator("tanh", "sigmoid", 77)
-    passes = passes_with(spoil, "eliminate_dead_code", asked)
-    exe = tk.compile(mod, asked, relax_pipeline=passes, debug=True)
+    passes = passes_with(spoil, "eliminate_dead_code", compile_target)
+    exe = tk.compile(mod, compile_target, relax_pipeline=passes, debug=True)
     if target == "cuda":
         let_run(exe, watch=False)
     for compiled in (exe, exe.export_library(tmp_path / "net.so")):
-        found = tk.verify(compiled, mod, seed=3)
-        assert found.first is not None, str(found)
+        verification = tk.verify(compiled, mod, seed=3)
+        assert verification.first is not None, str(verification)
         n = 77 * 4 + 2
         assert spoil.name == f"n{n}_tanh_77"
-        assert found.first.value in (spoil.name, f"n{n + 1}_add_77")
-        assert found.first.node in ("node tanh", "node add")
-        assert (found.first.local.absolute, found.compared > 124) > (0.1, False)
-    sound = tk.compile(mod, asked, debug=True)
+        assert verification.first.value in (spoil.name, f"n{n + 1}_add_77")
+        assert verification.first.node in ("node tanh", "node add")
+        assert (verification.first.local.absolute, verification.compared > 124) > (0.1, False)
+    sound = tk.compile(mod, compile_target, debug=True)
     if target == "cuda":
         let_run(sound, watch=False)
     assert tk.verify(sound, mod, seed=3)

@@ -60,8 +60,8 @@ def test_models(form: str, tmp_path: Path) -> None:
     path.write_bytes(mlp())
     mod = tk.frontend.from_onnx(path)
     model = {"bytes": mlp(), "path": path, "proto": make_mlp(), "module": mod}[form]
-    found = tk.verify(tk.compile(mod, TARGET, debug=True), model, dims={"batch": 2})
-    assert found and found.compared == 3 and found.outputs[0].shape == (2, 10)
+    verification = tk.verify(tk.compile(mod, TARGET, debug=True), model, dims={"batch": 2})
+    assert verification and verification.compared == 3 and verification.outputs[0].shape == (2, 10)
 
 
 def test_a_chain_of_more_values_than_a_call_usually_has() -> None:
@@ -73,8 +73,8 @@ def test_a_chain_of_more_values_than_a_call_usually_has() -> None:
     mod = graph(chain, x=(2, 4))
     exe = tk.compile(mod, TARGET, debug=True)
     assert len(exe.functions[0].params) > 256
-    found = tk.verify(exe, mod)
-    assert found and found.compared == 300
+    verification = tk.verify(exe, mod)
+    assert verification and verification.compared == 300
 
 
 def test_a_program_of_torch() -> None:
@@ -89,8 +89,8 @@ def test_a_program_of_torch() -> None:
 def test_inputs(form: str) -> None:
     exe = tk.compile(net(), TARGET, debug=True)
     x = np.random.default_rng(5).normal(size=(4, 6)).astype("float32")
-    given = {"list": [x], "dict": {"x": x}, "array": x, "random": None}[form]
-    assert tk.verify(exe, net(), given).ok
+    inputs = {"list": [x], "dict": {"x": x}, "array": x, "random": None}[form]
+    assert tk.verify(exe, net(), inputs).ok
 
 
 @pytest.mark.parametrize(
@@ -121,14 +121,14 @@ def test_wrong_arguments(options: dict[str, Any], code: str, words: str) -> None
 
 def test_another_model() -> None:
     exe = tk.compile(net(), TARGET, debug=True)
-    others = [
+    other_models = [
         graph(lambda g, x, y: g.add(x, y), x=(4, 6), y=(4, 6)),  # more inputs
         graph(lambda g, x: g.relu(x), x=(4, 6, 1)),  # another rank
         graph(lambda g, x: g.relu(x), x=(4, 7)),  # another size
     ]
-    for other in others:
+    for other_model in other_models:
         with pytest.raises(UserError) as e:
-            tk.verify(exe, other)
+            tk.verify(exe, other_model)
         assert e.value.code == "other-model"
     with pytest.raises(UserError, match="takes an Executable or the path"):
         tk.verify(5, net())  # type: ignore[arg-type]
@@ -163,39 +163,39 @@ def test_without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_library_without_inner_values(tmp_path: Path) -> None:
     plain = tk.compile(net(), TARGET).export_library(tmp_path / "plain.so")
-    found = tk.verify(plain, net())
-    assert found.ok and found.compared == 0 and found.worst is None
-    assert any("compile(debug=True)" in note for note in found.notes)
-    assert (found.outputs[0].difference.times or 9) < 1
+    verification = tk.verify(plain, net())
+    assert verification.ok and verification.compared == 0 and verification.worst is None
+    assert any("compile(debug=True)" in note for note in verification.notes)
+    assert (verification.outputs[0].difference.times or 9) < 1
     spoil = SpoiledConstant()
     passes = passes_with(spoil, "infer_types", TARGET)
     wrong = tk.compile(net(), TARGET, relax_pipeline=passes).export_library(tmp_path / "wrong.so")
-    found = tk.verify(wrong, net())
-    assert not found.ok and found.first is None and found.exit_code == 1
+    verification = tk.verify(wrong, net())
+    assert not verification.ok and verification.first is None and verification.exit_code == 1
 
 
 def test_an_executable_is_compiled_again() -> None:
-    found = tk.verify(tk.compile(net(), TARGET), net())
-    assert found.ok and found.compared == 4
-    assert any("compiled again" in note for note in found.notes)
+    verification = tk.verify(tk.compile(net(), TARGET), net())
+    assert verification.ok and verification.compared == 4
+    assert any("compiled again" in note for note in verification.notes)
 
 
 def test_an_executable_of_other_passes_is_not_compiled_again() -> None:
     """Or it is, and its outputs differ, which is said."""
     passes = passes_with(SpoiledOperator("relu", "tanh", 0), "infer_types", TARGET)
-    found = tk.verify(tk.compile(net(), TARGET, relax_pipeline=passes), net())
-    assert not found.ok and found.first is None
-    assert any("other passes" in note for note in found.notes)
+    verification = tk.verify(tk.compile(net(), TARGET, relax_pipeline=passes), net())
+    assert not verification.ok and verification.first is None
+    assert any("other passes" in note for note in verification.notes)
     passes = passes_with(SpoiledConstant(), "infer_types", TARGET)
-    found = tk.verify(tk.compile(net(), TARGET, relax_pipeline=passes), net())
-    assert not found.ok and found.first is None
-    assert any("it was compiled otherwise" in note for note in found.notes)
+    verification = tk.verify(tk.compile(net(), TARGET, relax_pipeline=passes), net())
+    assert not verification.ok and verification.first is None
+    assert any("it was compiled otherwise" in note for note in verification.notes)
 
 
 def test_errors_do_not_add_up() -> None:
     """The kernels after a wrong one are right of what they are given."""
-    found = tk.verify(spoiled("linear_relu"), net())
-    first = found.first
+    verification = tk.verify(spoiled("linear_relu"), net())
+    first = verification.first
     assert first is not None and first.kernel == "linear_relu" and first.fault == "kernel"
     assert first.nodes == ("node linear", "node relu")
     assert first.operator == "relu" and first.dtype == "float32" and first.shape == (4, 8)
@@ -204,12 +204,12 @@ def test_errors_do_not_add_up() -> None:
 
 
 def test_text_and_json() -> None:
-    found = tk.verify(spoiled(), net())
-    text = str(found)
+    verification = tk.verify(spoiled(), net())
+    text = str(verification)
     assert "main for llvm x86-64-v3 diverges from the model (float64)" in text
     assert "first node that diverges, of 4 values compared:" in text
     assert "at fault     the kernel" in text and "class softmax_rows" in text
-    plain = json.loads(json.dumps(found.to_json()))
+    plain = json.loads(json.dumps(verification.to_json()))
     assert plain["ok"] is False and plain["first"]["kernel"] == "softmax"
     assert plain["first"]["local"]["times"] > 1000 and "schedule" in plain["first"]
     assert plain["outputs"][0]["name"]
@@ -245,20 +245,22 @@ def test_jumps_near_a_tie() -> None:
     def build(g: Any, x: Any) -> Any:
         y = g.mul(g.add(x, rand(64)), rand(64, seed=2))
         up = g.cast(g.round(g.mul(y, rand(1, seed=3, low=50, high=60))), dtype="int32")
-        more = g.cast(g.greater(g.mul(y, y), rand(64, seed=4)), dtype="int32")
-        return g.add(g.add(up, more), g.cast(g.argmax(y, axis=1, keepdims=True), dtype="int32"))
+        comparison = g.cast(g.greater(g.mul(y, y), rand(64, seed=4)), dtype="int32")
+        return g.add(
+            g.add(up, comparison), g.cast(g.argmax(y, axis=1, keepdims=True), dtype="int32")
+        )
 
     mod = graph(build, x=(200, 64))
     for seed in range(3):
-        found = tk.verify(tk.compile(mod, TARGET, debug=True), mod, seed=seed)
-        assert found.ok, str(found)
+        verification = tk.verify(tk.compile(mod, TARGET, debug=True), mod, seed=seed)
+        assert verification.ok, str(verification)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_lower_precisions(precision: str) -> None:
     exe = tk.compile(net(), TARGET, precision=precision, debug=True)
-    found = tk.verify(exe, net())
-    assert found.ok and "in products" in found.tolerance, str(found)
+    verification = tk.verify(exe, net())
+    assert verification.ok and "in products" in verification.tolerance, str(verification)
     assert not tk.verify(exe, net(), rtol=1e-6, atol=1e-6)
 
 
@@ -278,14 +280,16 @@ def test_onnxruntime() -> None:
     pytest.importorskip("onnxruntime")
     mod = tk.frontend.from_onnx(mlp())
     exe = tk.compile(mod, TARGET, debug=True)
-    found = tk.verify(exe, mlp(), dims={"batch": 3}, reference="onnxruntime")
-    assert found.ok and found.compared == 3 and found.reference == "onnxruntime"
+    verification = tk.verify(exe, mlp(), dims={"batch": 3}, reference="onnxruntime")
+    assert (
+        verification.ok and verification.compared == 3 and verification.reference == "onnxruntime"
+    )
     spoil = SpoiledOperator("relu", "tanh", 1)
     passes = passes_with(spoil, "infer_types", TARGET)
     wrong = tk.compile(mod, TARGET, relax_pipeline=passes, debug=True)
-    found = tk.verify(wrong, mlp(), dims={"batch": 3}, reference="onnxruntime")
-    assert found.first is not None and found.first.node == "relu2"
-    assert (found.first.fault, found.first.passed) == ("passes", "spoiled_operator")
+    verification = tk.verify(wrong, mlp(), dims={"batch": 3}, reference="onnxruntime")
+    assert verification.first is not None and verification.first.node == "relu2"
+    assert (verification.first.fault, verification.first.passed) == ("passes", "spoiled_operator")
 
 
 def test_a_wrong_import(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,9 +301,9 @@ def test_a_wrong_import(monkeypatch: pytest.MonkeyPatch) -> None:
     mod = tk.frontend.from_onnx(mlp())
     exe = tk.compile(mod, TARGET, debug=True)
     assert tk.verify(exe, mlp(), dims={"batch": 3}).ok
-    found = tk.verify(exe, mlp(), dims={"batch": 3}, reference="onnxruntime")
-    assert found.first is not None and found.first.node == "relu1"
-    assert found.first.fault == "import" and "the model's import" in str(found)
+    verification = tk.verify(exe, mlp(), dims={"batch": 3}, reference="onnxruntime")
+    assert verification.first is not None and verification.first.node == "relu1"
+    assert verification.first.fault == "import" and "the model's import" in str(verification)
 
 
 # ---- devices ------------------------------------------------------------------------------------
@@ -311,8 +315,8 @@ def test_cuda_beside_a_cpu() -> None:
     let_run(exe, watch=False)
     kinds = {k.target_key for k in exe.kernels}
     assert len(kinds) > 1
-    found = tk.verify(exe, net())
-    assert found.ok and found.compared >= 4, str(found)
+    verification = tk.verify(exe, net())
+    assert verification.ok and verification.compared >= 4, str(verification)
 
 
 # ---- what it writes, and the command ------------------------------------------------------------
@@ -321,7 +325,7 @@ def test_cuda_beside_a_cpu() -> None:
 def repeated(folder: Path) -> str:
     """What the script prints, from a process of its own; it ends with 1."""
     command = [sys.executable, str(folder / "fault" / "repeat.py")]
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         capture_output=True,
         text=True,
@@ -329,8 +333,8 @@ def repeated(folder: Path) -> str:
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         check=False,
     )
-    assert done.returncode == 1, done.stderr
-    return done.stdout
+    assert process.returncode == 1, process.stderr
+    return process.stdout
 
 
 @pytest.mark.parametrize("form", ["executable", "library"])
@@ -338,8 +342,8 @@ def test_the_script_repeats_the_fault(form: str, tmp_path: Path) -> None:
     exe: Any = spoiled()
     if form == "library":
         exe = exe.export_library(tmp_path / "net.so")
-    found = tk.verify(exe, net(), output=tmp_path / "fault")
-    assert found.saved == str(tmp_path / "fault") and "repeat.py" in str(found)
+    verification = tk.verify(exe, net(), output=tmp_path / "fault")
+    assert verification.saved == str(tmp_path / "fault") and "repeat.py" in str(verification)
     files = {p.name for p in (tmp_path / "fault").iterdir()}
     names = {"inputs.npz", "library.so", "node.npz", "node.py", "repeat.py"}
     assert names | {"report.txt", "report.json"} <= files
@@ -359,8 +363,8 @@ def test_a_script_of_other_types(tmp_path: Path) -> None:
 
     mod = graph(build, x=(5, 7))
     exe = tk.compile(mod, TARGET, relax_pipeline="minimal", debug=True)
-    found = tk.verify(exe, mod, rtol=0.0, atol=0.0, output=tmp_path / "fault")
-    assert found.first is not None and found.first.dtype == "bfloat16"
+    verification = tk.verify(exe, mod, rtol=0.0, atol=0.0, output=tmp_path / "fault")
+    assert verification.first is not None and verification.first.dtype == "bfloat16"
     assert tk.verify(exe, mod).ok
     assert "in the library:" in repeated(tmp_path)
 
@@ -374,17 +378,17 @@ def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert kiln(["compile", str(model), "-o", str(library), "--debug", "-q"]) == 0
     x = tmp_path / "x.npy"
     np.save(x, np.ones((2, 784), "float32"))
-    asked = ["verify", str(library), "--model", str(model), "--input", str(x)]
-    assert kiln(asked) == 0
+    arguments = ["verify", str(library), "--model", str(model), "--input", str(x)]
+    assert kiln(arguments) == 0
     assert "agrees with the model" in capfd.readouterr().out
-    assert kiln([*asked, "--atol", "0", "--output", str(tmp_path / "out")]) == 1
+    assert kiln([*arguments, "--atol", "0", "--output", str(tmp_path / "out")]) == 1
     assert "first node that diverges" in capfd.readouterr().out
     assert (tmp_path / "out" / "repeat.py").is_file()
-    for more, words in (
+    for extra_arguments, words in (
         (["--seed", "1"], "--seed is only for random values"),
         (["--target", "llvm"], "do not go together"),
     ):
-        assert kiln([*asked, *more]) == 2
+        assert kiln([*arguments, *extra_arguments]) == 2
         assert words in capfd.readouterr().err
     assert kiln(["verify", str(library)]) == 2
     assert "compared with the model" in capfd.readouterr().err
