@@ -19,6 +19,8 @@ from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.ops.op import Element, NumpyRef, OpDef, Program, TensorIn
 
 _SUMS = ("reduction", "contraction", "opaque")
+# Factors of these, one over a deviation, may be too large for 16 bits.
+_OF_STATISTICS = ("batch_norm",)
 
 # Reductions of many elements to a number that may be ordinary where their operands or an
 # intermediate result are too large for 16 bits, and operators whose results are far larger than
@@ -36,8 +38,8 @@ def sums_elements(call: Call) -> bool:
 
 def wide_sums(op: OpDef) -> OpDef:
     """Return the operator with a program and a reference that compute floats of 16 bits in float32,
-    if it is one that sums."""
-    if op.pattern not in _SUMS:
+    if it is one that sums or that divides by a deviation."""
+    if op.pattern not in _SUMS and op.name not in _OF_STATISTICS:
         return op
     program = None if op.program is None else _program(op.program)
     return replace(op, program=program, numpy=_reference(op.numpy))

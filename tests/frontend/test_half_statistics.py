@@ -157,6 +157,64 @@ def test_operators_of_onnx(dtype: str, pipeline: str) -> None:
     assert not bad, "\n".join(bad)
 
 
+# mean, variance, and whether the operand is a convolution's result. One whose mean is large, into
+# which it is folded, has a bias that is rounded to the type.
+STATISTICS = [
+    (mean, variance, convolved)
+    for mean in (0.0, 100.0, 6e4)
+    for variance in (0.0, 6e-8, 1.0, 6e4)
+    for convolved in ((False, True) if not mean else (False,))
+]
+
+
+@pytest.mark.parametrize("pipeline", ["auto", "minimal"])
+@pytest.mark.parametrize("wide", ["none", "statistics", "all"])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_batch_normalization(dtype: str, wide: str, pipeline: str) -> None:
+    """By statistics that are constants or operands, of 16 bits or of float32: one over a deviation
+    of 0 and an epsilon of 1e-12 is a million."""
+    half, count = HALVES[dtype], SHAPE[1]
+    types = [half if wide != "all" else np.float32] * 2
+    types += [half if wide == "none" else np.float32] * 2
+    line = np.linspace(0.5, 1.5, count)
+    rows = [(line, line - 1, np.full(count, m), np.full(count, v)) for m, v, _ in STATISTICS]
+    params = [[p.astype(t) for p, t in zip(row, types, strict=True)] for row in rows]
+    taps = np.eye(count)[:, :, None, None].astype(half)
+    nodes, consts = [], {"taps": taps}
+    for k, (_, _, convolved) in enumerate(STATISTICS):
+        names = [f"p{k}_{i}" for i in range(4)]
+        nodes += [helper.make_node("Conv", ["x", "taps"], [f"c{k}"])] if convolved else []
+        operands = [f"c{k}" if convolved else "x", *names]
+        nodes.append(helper.make_node("BatchNormalization", operands, [f"y{k}"], epsilon=1e-12))
+        consts |= dict(zip(names, params[k], strict=True))
+    nodes.append(helper.make_node("BatchNormalization", ["x", *"sbmv"], ["y"], epsilon=1e-12))
+    infos = [value("x", half, SHAPE)]
+    infos += [value(n, t, [count]) for n, t in zip("sbmv", types, strict=True)]
+    outputs = [*(f"y{k}" for k in range(len(rows))), "y"]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        infos,
+        [onnx.ValueInfoProto(name=n) for n in outputs],
+        [numpy_helper.from_array(v, k) for k, v in consts.items()],
+    )
+    opsets = [helper.make_opsetid("", 23)]
+    run = tk.compile(
+        helper.make_model(graph, opset_imports=opsets, ir_version=11), relax_pipeline=pipeline
+    )
+    bad = []
+    for magnitude in MAGNITUDES:
+        x = data(dtype, magnitude)
+        for k, row in enumerate(params):
+            results = list(run(x, *row))
+            s, b, m, v = (p.astype(np.float64)[:, None, None] for p in row)
+            want = (x.astype(np.float64) - m) / np.sqrt(v + 1e-12) * s + b
+            for name, output in (("constants", results[k]), ("operands", results[-1])):
+                error = wrong(output, want, dtype, 4)
+                bad += [f"{STATISTICS[k]} {name} {magnitude}: {error}"] if error else []
+    assert not bad, "\n".join(bad)
+
+
 # --- torch ---------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Normalization over the last dimensions, or over groups of channels."""
+"""Normalization over the last dimensions, over groups of channels, or by given statistics."""
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.issues import malformed
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.ir.expr import IntImm
+
+
+def batch_norm(
+    g: Context, x: Val, scale: Val, bias: Val, mean: Val, variance: Val, *, epsilon: float
+) -> Val:
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias, by channels; where the element types
+    differ, in the wide one, rounded to that of `x`."""
+    operands = (x, scale, bias, mean, variance)
+    dtypes = {g.dtype(v) for v in operands}
+    if len(dtypes) > 1:
+        wide = "float64" if "float64" in dtypes else "float32"
+        operands = tuple(g.cast(v, wide) for v in operands)  # type: ignore[assignment]
+    return g.cast(g.emit("batch_norm", *operands, eps=epsilon), g.dtype(x))
 
 
 def layer_norm(

@@ -35,7 +35,7 @@ def batch_norm(
     if not training_mode and any(g.outputs[1:]):
         raise unsupported("the outputs of training (until opset 13)", "export it for inference")
     if not training_mode:
-        return (g.emit("batch_norm", x, scale, bias, mean, var, eps=epsilon),)
+        return (normalization.batch_norm(g, x, scale, bias, mean, var, epsilon=epsilon),)
     axes = tuple(i for i in range(g.rank(x)) if i != 1)
     wide = g.cast(x, "float32") if g.dtype(x) in HALF_TYPES else x
     center = g.emit("mean", wide, axes=axes, keepdims=True)

@@ -316,8 +316,8 @@ def batch_norm(
     channels = g.shape(x)[1]
     scale = _ones(g, x, channels, 1) if weight is None else weight
     shift = _ones(g, x, channels, 0) if bias is None else bias
-    args = [g.cast(v, g.dtype(x)) for v in (scale, shift, mean, var)]
-    return [g.emit("batch_norm", x, *args, eps=float(eps)), None, None]
+    y = normalization.batch_norm(g, x, scale, shift, mean, var, epsilon=float(eps))
+    return [y, None, None]
 
 
 def batch_norm_no_stats(

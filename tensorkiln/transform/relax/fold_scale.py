@@ -9,6 +9,8 @@ The new weights are computed in float64 and rounded once.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from tensorkiln.ir.expr import int_value
@@ -60,8 +62,14 @@ def _norm_vectors(match: Match) -> tuple[np.ndarray, np.ndarray]:
 # --- fold into the layer before ------------------------------------------------------------------
 
 
-def _rounded(array: np.ndarray, like: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array.astype(like.dtype))
+def _rounded(array: np.ndarray, like: Constant) -> Constant | None:
+    """An array of float64 as a constant of the type and name of `like`; None if one of its numbers
+    is too large for the type."""
+    with np.errstate(over="ignore"):
+        rounded = np.ascontiguousarray(array.astype(like.array.dtype))
+    if np.isfinite(array).all() and not np.isfinite(rounded).all():
+        return None
+    return constant(rounded, like.name)
 
 
 def _of_outputs(layer: Call, w: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -80,7 +88,7 @@ def _affine(
     """The layer that computes y * scale + shift (float64 vectors, or None), from the layer `y`.
 
     A bias that the layer did not have is called `name`. None if its weights are not constant, not
-    floating, or already packed.
+    floating, already packed, or would be too large for their type.
     """
     layer = m.producer("y")
     x, *params = layer.args
@@ -89,16 +97,18 @@ def _affine(
         return None
     w, *bias = constants
     b = bias[0].array.astype(np.float64) if bias else np.zeros(())
-    weights = w
+    folded: list[Constant | None] = [w]
     if scale is not None:
-        weights = constant(_rounded(w.array * _of_outputs(layer, w.array, scale), w.array), w.name)
+        folded = [_rounded(w.array * _of_outputs(layer, w.array, scale), w)]
         b = b * scale
     if shift is not None:
         b = b + shift
-    args: list[Value] = [x, weights]
     if bias or shift is not None:
-        args.append(constant(_rounded(b, w.array), bias[0].name if bias else name))
-    return m.emit(layer.op, *args, span=layer.span, **layer.attrs)
+        folded.append(_rounded(b, replace(w, name=bias[0].name if bias else name)))
+    args = [v for v in folded if v is not None]
+    if len(args) < len(folded):
+        return None
+    return m.emit(layer.op, x, *args, span=layer.span, **layer.attrs)
 
 
 def _vector(m: Match, name: str = "C") -> np.ndarray | None:
@@ -142,15 +152,20 @@ def _norm_times(m: Match) -> Value | None:
     s, norm = _vector(m), m.producer("y")
     if s is None:
         return None
-    scaled = [constant(_rounded(m.array(n) * s, m.array(n)), m.constant(n).name) for n in "GB"]
-    return m.emit("batch_norm", m["x"], *scaled, m["M"], m["V"], span=norm.span, **norm.attrs)
+    gamma, beta = (_rounded(m.array(n) * s, m.constant(n)) for n in "GB")
+    if gamma is None or beta is None:
+        return None
+    args = (m["x"], gamma, beta, m["M"], m["V"])
+    return m.emit("batch_norm", *args, span=norm.span, **norm.attrs)
 
 
 def _norm_plus(m: Match) -> Value | None:
     t, norm, beta = _vector(m), m.producer("y"), m.constant("B")
     if t is None:
         return None
-    moved = constant(_rounded(beta.array + t, beta.array), beta.name)
+    moved = _rounded(beta.array + t, beta)
+    if moved is None:
+        return None
     args = (m["x"], m["G"], moved, m["M"], m["V"])
     return m.emit("batch_norm", *args, span=norm.span, **norm.attrs)
 
@@ -184,8 +199,8 @@ def _into_linear(m: Match) -> Value | None:
     s = _per_channel(m.array("C"), m.tensor("y").ndim - 1, m.tensor("y").ndim, w.array.shape[0])
     if s is None:
         return None
-    scaled = constant(_rounded(w.array * s[:, None], w.array), w.name)
-    return m.emit("linear", m["x"], scaled, *m.rest("bias"))
+    scaled = _rounded(w.array * s[:, None], w)
+    return None if scaled is None else m.emit("linear", m["x"], scaled, *m.rest("bias"))
 
 
 def _into_conv(m: Match) -> Value | None:
@@ -199,20 +214,30 @@ def _into_conv(m: Match) -> Value | None:
         return None
     # In a grouped convolution, output o reads only the inputs of its group.
     mine = s.reshape(groups, 1, inputs).repeat(outputs // groups, 1)
-    scaled = w.array * mine.reshape(outputs, inputs, 1, 1)
-    args = (m["x"], constant(_rounded(scaled, w.array), w.name), *m.rest("bias"))
-    return m.emit("conv2d", *args, **m.call.attrs)
+    scaled = _rounded(w.array * mine.reshape(outputs, inputs, 1, 1), w)
+    if scaled is None:
+        return None
+    return m.emit("conv2d", m["x"], scaled, *m.rest("bias"), **m.call.attrs)
 
 
 # --- remaining batch norms -----------------------------------------------------------------------
 
 
 def _split_norm(m: Match) -> Value:
-    """batch_norm(x) -> x*s + t"""
+    """batch_norm(x) -> x*s + t, or of 16 bits (x - mean)*s + bias in float32: there s may be too
+    large for the type, and t so large that nothing is left of the bias."""
     s, t = _norm_vectors(m)
     shape = (-1, *(1 for _ in range(m.type.ndim - 2)))
+    if m.type.dtype.is_half:
+        mean, scale, bias = (
+            constant(v.astype(np.float32).reshape(shape), m.constant(n).name)
+            for n, v in (("M", m.array("M")), ("G", s), ("B", m.array("B")))
+        )
+        difference = m.emit("sub", m.emit("cast", m["x"], dtype="float32"), mean)
+        y = m.emit("add", m.emit("mul", difference, scale), bias)
+        return m.emit("cast", y, dtype=m.type.dtype.name)
     scale, shift = (
-        constant(_rounded(v, m.array("G")).reshape(shape), m.constant(n).name)
+        constant(v.astype(m.array("G").dtype).reshape(shape), m.constant(n).name)
         for n, v in (("G", s), ("B", t))
     )
     return m.emit("add", m.emit("mul", m["x"], scale), shift)
