@@ -39,7 +39,8 @@ def _conv2d(shapes: Sequence[Shape], a: Attributes, meet: Meet) -> list[Shape]:
     groups = a.get("groups", 1)
     assert isinstance(groups, int)
     outputs = reduce(meet, (b[0] for b in bias), w[0])
-    channels = meet(x[1], w[1] * groups)
+    # Of groups, the channels of all follow from those of one, unless the number of all is known.
+    channels = meet(x[1], w[1]) if groups == 1 else meet(w[1] * groups, x[1])
     channel_count = int_value(channels)
     inner = channels if groups == 1 else w[1]
     if channel_count is not None and groups > 1 and channel_count % groups == 0:

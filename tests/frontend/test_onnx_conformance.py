@@ -116,6 +116,7 @@ compiled, with what helps.
 - **Sizes that must agree** may be symbolic, too: elementwise operators need them equal or 1, others
   equal, and which node needs what is a condition of the call (`kiln check --dims`). An extent of 0
   does not broadcast with 1 then, and `Squeeze` without axes needs symbolic extents other than 1.
+  `Attention` with symbolic numbers of heads needs as many for queries as for keys and values.
   Refused is what decides how a kernel is made: symbolic kernels of `Conv` and weights of
   `ConvTranspose` and `DeformConv`, matrices of `Det`, the length of `DFT`, numbers of channels of
   `InstanceNormalization` and of results of `Conv` in groups, shapes of random numbers.

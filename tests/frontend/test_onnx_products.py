@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import tensorkiln as tk
-from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.frontend import from_onnx
-from tests.frontend.onnx_models import node_model, ours
+from tests.frontend.onnx_models import model, node_model, ours, value
 
 R = np.random.default_rng(13)
 
@@ -74,6 +75,41 @@ def test_equations_that_do_not_fit(equation: str, shapes: list[tuple[int, ...]],
     )
     with pytest.raises(UnsupportedError, match=says):
         from_onnx(model_proto)
+
+
+# equation, shapes; sizes with which it is computed, and those with which a call is refused
+SYMBOLIC = [
+    ("ii->i", ["nn"], [{"n": 0}, {"n": 1}, {"n": 5}], []),
+    ("ii->i", ["nm"], [{"n": 0, "m": 0}, {"n": 4, "m": 4}], [{"n": 3, "m": 4}, {"n": 3, "m": 1}]),
+    ("bii->bi", ["bnn"], [{"b": 2, "n": 3}, {"b": 1, "n": 0}], []),
+    ("bii->bi", ["bnm"], [{"b": 2, "n": 3, "m": 3}], [{"b": 2, "n": 2, "m": 3}]),
+    ("ii", ["n3"], [{"n": 3}], [{"n": 1}, {"n": 4}]),
+    ("iii->i", ["nmn"], [{"n": 2, "m": 2}], [{"n": 2, "m": 3}]),
+    ("iij,j->ij", ["nm2", "k"], [{"n": 3, "m": 3, "k": 2}], [{"n": 3, "m": 3, "k": 3}]),
+    # as many elements, of other extents
+    ("ij,ij->ij", ["n3", "mk"], [{"n": 2, "m": 2, "k": 3}], [{"n": 2, "m": 3, "k": 2}]),
+]
+
+
+@pytest.mark.parametrize(
+    ("equation", "dims", "legal", "refused"), SYMBOLIC, ids=[f"{e} {d}" for e, d, *_ in SYMBOLIC]
+)
+def test_extents_of_one_letter_must_agree(
+    equation: str, dims: list[str], legal: list[dict[str, int]], refused: list[dict[str, int]]
+) -> None:
+    shapes = [[int(d) if d.isdigit() else d for d in letters] for letters in dims]
+    names = [f"x{k}" for k in range(len(dims))]
+    node = helper.make_node("Einsum", names, ["y"], name="node", equation=equation)
+    inputs = [value(n, np.float32, shape) for n, shape in zip(names, shapes, strict=True)]
+    run = tk.compile(model([node], inputs, ["y"]))
+    for sizes in [*legal, *refused]:
+        operands = [f(*(sizes.get(d, d) for d in shape)) for shape in shapes]
+        if sizes in refused:
+            with pytest.raises(UserError, match=r"expected .* == .*node"):
+                run(*operands)
+            continue
+        want = np.einsum(equation, *(x.astype(np.float64) for x in operands))
+        np.testing.assert_allclose(np.asarray(run(*operands)), want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8])

@@ -211,7 +211,7 @@ def test_long_chains() -> None:
 
 def test_nodes_that_contradict_each_other() -> None:
     """The one that does not fit is named."""
-    nodes = [node("Gemm", "x w", "a"), node("Conv", "x v", "b"), node("OnnxShape", "b")]
+    nodes = [node("Gemm", "x w", "a"), node("Conv", "x v", "b"), node("Shape", "b")]
     consts = {"w": f(4, 3), "v": f(3, 2, 1, 1)}
     with pytest.raises(UnsupportedError) as caught:
         from_onnx(model(nodes, [value("x", np.float32, None)], ["y"], consts=consts))

@@ -434,6 +434,26 @@ def test_groups_are_of_whole_channels(channels: int) -> None:
     np.testing.assert_allclose(run(x, s), expected, 1e-5, 1e-5)
 
 
+@pytest.mark.parametrize("spatial", [(5,), (5, 5), (3, 4, 5)], ids=["1d", "2d", "3d"])
+@pytest.mark.parametrize(("c", "d"), [("c", "d"), ("c", 2), (4, "d")])
+def test_channels_of_groups_agree(c: int | str, d: int | str, spatial: tuple[int, ...]) -> None:
+    """Those of the operand are those of the weights of all groups."""
+    taps = (3,) * len(spatial)
+    inputs = [x(1, c, *spatial), value("w", np.float32, [4, d, *taps])]
+    model_proto = model([N("Conv", ["x", "w"], ["y"], name="node", group=2)], inputs, ["y"])
+    run = compile_module(from_onnx(model_proto))
+    for channels, of_group in [(4, 2), (2, 1), (6, 3), (3, 1), (2, 2), (1, 1)]:
+        if c not in ("c", channels) or d not in ("d", of_group):
+            continue
+        feeds = {"x": rand(1, channels, *spatial), "w": rand(4, of_group, *taps)}
+        if channels == 2 * of_group:
+            want = theirs(model_proto, feeds)[0]
+            np.testing.assert_allclose(np.asarray(run(**feeds)), want, rtol=1e-4, atol=1e-5)
+        else:
+            with pytest.raises(UserError, match=r"expected [cd] == .*node"):
+                run(**feeds)
+
+
 def test_names_that_nothing_connects_broadcast_or_are_equal() -> None:
     model_proto = model(
         [N("Add", ["x", "z"], ["y"])], [x("a"), value("z", np.float32, ["b"])], ["y"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tensorkiln.frontend.graph.agreement import fit
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.graph.padding import pad
@@ -92,16 +93,22 @@ def _folded(g: Context, x: Val, w: Val, windows: Sequence[Window], groups: int) 
     if len(windows) == 2:
         return _flat(g, x, w, None, windows, groups)
     window, rank = windows[0], g.rank(x)
-    shape, weights = g.shape(x), g.shape(w)
-    channels = int_value(shape[1])
-    if channels is None or groups < 1 or channels % groups:
+    channels, per_group = g.shape(x)[1], g.shape(w)[1]
+    number = int_value(channels)
+    if groups < 1 or (number or 0) % groups:
         raise malformed(f"group={groups} does not divide the channels")
+    if number is not None and int_value(per_group) not in (None, number // groups):
+        raise malformed(f"weights of {per_group} channels for {groups} group(s) of {number} in all")
+    per_group = per_group if number is None else as_expr(number // groups)
+    x = fit(g, x, (g.shape(x)[0], g.dims.simplify(per_group * groups), *g.shape(x)[2:]))
+    w = fit(g, w, (g.shape(w)[0], per_group, *g.shape(w)[2:]))
+    shape, weights = g.shape(x), g.shape(w)
     deep = pad(g, x, (window.before, window.after), (2,), "constant", 0.0)
     extent = int_value(shape[2])
     if extent is not None and (int_value(window.count(extent)) or 0) < 1:
         raise malformed(f"a kernel of {window.span} along a dimension of {extent}")
     count = window.count(shape[2])
-    tap_shape: tuple[ExprLike, ...] = (shape[0], groups, 1, channels // groups, count, *shape[3:])
+    tap_shape: tuple[ExprLike, ...] = (shape[0], groups, 1, per_group, count, *shape[3:])
     taps = []
     for k in range(window.kernel):
         begin = (0, 0, k * window.dilation, *[0] * (rank - 3))
@@ -113,7 +120,7 @@ def _folded(g: Context, x: Val, w: Val, windows: Sequence[Window], groups: int) 
     spatial_axes = tuple(range(5, rank + 2))
     ordered = g.transpose(wide, (0, 4, 1, 2, 3, *spatial_axes))
     samples = g.dims.product((shape[0], count))
-    picture = g.reshape(ordered, (samples, window.kernel * channels, *shape[3:]))
+    picture = g.reshape(ordered, (samples, shape[1] * window.kernel, *shape[3:]))
     turned = g.transpose(w, (0, 2, 1, *range(3, rank)))
     inner = g.dims.product((weights[1], weights[2]))
     flat = g.reshape(turned, (weights[0], inner, *weights[3:]))

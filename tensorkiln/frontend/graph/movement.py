@@ -37,6 +37,19 @@ def element(g: Context, x: Val, axis: int, index: int) -> Val:
     return g.reshape(part, (*shape[:axis], *shape[axis + 1 :]))
 
 
+def diagonal(g: Context, x: Val, start: Expr, count: Expr) -> Val:
+    """`count` elements of the last two dimensions, each one row below and one column behind the one
+    before, as the last dimension; the first is element `start` of the two."""
+    lead, (rows, columns) = g.shape(x)[:-2], g.shape(x)[-2:]
+    flat, axis = g.reshape(x, (*lead, g.dims.product((rows, columns)))), len(lead)
+    number = int_value(columns)
+    if number is not None:
+        return g.sliced(flat, axis, g.dims.simplify(start), count, number + 1)
+    step, first = (g.reshape(g.shape_value([e]), ()) for e in (columns + 1, start))
+    index = g.emit("add", g.emit("mul", g.iota(count), step), first)
+    return g.emit("take", flat, index, axis=axis, outside="clamp")
+
+
 def flip(g: Context, x: Val, axis: int) -> Val:
     """`x` reversed along one dimension."""
     rank, shape = g.rank(x), g.shape(x)

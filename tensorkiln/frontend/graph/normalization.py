@@ -13,12 +13,12 @@ def batch_norm(
     g: Context, x: Val, scale: Val, bias: Val, mean: Val, variance: Val, *, epsilon: float
 ) -> Val:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, by channels; where the element types
-    differ, in the wide one, rounded to that of `x`."""
-    operands = (x, scale, bias, mean, variance)
-    dtypes = {g.dtype(v) for v in operands}
+    differ, in the widest one and at least 32 bits, rounded to that of `x`."""
+    operands = [x, scale, bias, mean, variance]
+    dtypes = {v.tensor.dtype for v in operands}
     if len(dtypes) > 1:
-        wide = "float64" if "float64" in dtypes else "float32"
-        operands = tuple(g.cast(v, wide) for v in operands)  # type: ignore[assignment]
+        widest = max((t.sums for t in dtypes), key=lambda t: t.bits)
+        operands = [g.cast(v, widest.name) for v in operands]
     return g.cast(g.emit("batch_norm", *operands, eps=epsilon), g.dtype(x))
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
+from tensorkiln.frontend.graph import movement
+from tensorkiln.frontend.graph.agreement import common_extent, fit
 from tensorkiln.frontend.graph.context import Context
-from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.issues import malformed
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Str, Table
-from tensorkiln.ir.expr import Expr, int_value
+from tensorkiln.ir.expr import Expr, as_expr, int_value
 
 # Letters that stand for the dimensions of an ellipsis, from the last one on.
 _HIDDEN = "\u03b1\u03b2\u03b3\u03b4\u03b5\u03b6\u03b7\u03b8\u03b9\u03ba\u03bb\u03bc"
@@ -28,6 +28,7 @@ def einsum(g: Context, x: Val, *more: Val, equation: Str) -> Val:
     for k, term in enumerate(terms):
         operands[k], terms[k] = _diagonals(g, operands[k], term)
     operands, terms = _broadcast(g, operands, terms)
+    operands = _agreeing(g, operands, terms)
     while len(operands) > 1:
         later_letters = set(out).union(*terms[2:])
         result_letters = "".join(
@@ -76,17 +77,14 @@ def _diagonals(g: Context, x: Val, term: str) -> tuple[Val, str]:
         while term.count(letter) > 1:
             first = term.index(letter)
             second = term.index(letter, first + 1)
-            n = int_value(g.shape(x)[first])
-            if n is None or int_value(g.shape(x)[second]) != n:
-                raise unsupported(
-                    f"the diagonal of dimensions {first} and {second}, not of one size"
-                )
             order = [i for i in range(len(term)) if i not in (first, second)] + [first, second]
             moved = g.transpose(x, order)
-            lead = g.shape(moved)[:-2]
-            flat = g.reshape(moved, (*lead, n * n))
-            place = g.const(np.arange(n) * (n + 1), "int64")
-            x = g.emit("take", flat, place, axis=len(lead))
+            *lead, rows, columns = g.shape(moved)
+            n = common_extent(rows, columns)
+            square = fit(g, moved, (*lead, n, n))
+            if g.shape(square)[-2:] != (n, n):
+                raise malformed(f"the diagonal of dimensions {first} and {second}, not of one size")
+            x = movement.diagonal(g, square, as_expr(0), n)
             term = "".join(term[i] for i in order[:-1])
     return x, term
 
@@ -106,6 +104,17 @@ def _broadcast(g: Context, operands: list[Val], terms: list[str]) -> tuple[list[
         operands[k] = g.reshape(x, [d for d, keep in zip(g.shape(x), mask, strict=True) if keep])
         terms[k] = "".join(c for c, keep in zip(term, mask, strict=True) if keep)
     return operands, terms
+
+
+def _agreeing(g: Context, operands: list[Val], terms: list[str]) -> list[Val]:
+    """Operands in which a letter has one extent: a call in which it has two is refused."""
+    size: dict[str, Expr] = {}
+    for x, term in zip(operands, terms, strict=True):
+        for c, d in zip(term, g.shape(x), strict=True):
+            size[c] = common_extent(size.get(c, d), d)
+    return [
+        fit(g, x, tuple(size[c] for c in term)) for x, term in zip(operands, terms, strict=True)
+    ]
 
 
 def _summed(g: Context, x: Val, term: str, keep: set[str]) -> tuple[Val, str]:

@@ -178,18 +178,11 @@ def diagonal(g: AtenContext, x: Val, offset: int = 0, first: int = 0, second: in
     a, b = g.axis(first, rank, "dim1"), g.axis(second, rank, "dim2")
     outer_axes = [i for i in range(rank) if i not in (a, b)]
     moved = g.transpose(x, [*outer_axes, a, b])
-    lead, (n, m) = g.shape(moved)[:-2], g.shape(moved)[-2:]
     count = g.out.shape[-1]
     if int_value(count) == 0:
         return g.emit("full", shape=g.out.shape, value=0.0, dtype=g.dtype(x))
-    flat = g.reshape(moved, (*lead, g.dims.product((n, m))))
-    start = as_expr(offset) if offset >= 0 else m * -offset
-    columns = int_value(m)
-    if columns is not None:
-        return g.sliced(flat, g.rank(flat) - 1, g.dims.simplify(start), count, columns + 1)
-    step = g.reshape(g.shape_value([m + 1]), ())
-    index = g.emit("add", g.emit("mul", g.iota(count), step), g.reshape(g.shape_value([start]), ()))
-    return g.emit("take", flat, index, axis=g.rank(flat) - 1, outside="clamp")
+    start = as_expr(offset) if offset >= 0 else g.shape(x)[b] * -offset
+    return movement.diagonal(g, moved, start, count)
 
 
 def as_strided(
