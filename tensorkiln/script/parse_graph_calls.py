@@ -280,7 +280,8 @@ def _const(g: GraphState, node: ast.Call) -> Parsed:
     array given as `constants["key"]`."""
     places = options(g.scope, node.keywords, ("layout", "name", "sha256"), node.func)
     if len(node.args) not in (2, 3):
-        raise g.fail(node, "expected R.const(values or key, dtype, shape, ...)")
+        hint = 'as R.const([0], "int64"); an array of the surroundings is written by its name alone'
+        raise g.fail(node, "expected R.const(values or key, dtype, shape, ...)", hint)
     layout = parse_layout(g.scope, places["layout"]) if "layout" in places else None
     dtype = parse_dtype(g.scope, node.args[1])
     data = parse_literal(g.scope, node.args[0])

@@ -51,7 +51,7 @@ from tensorkiln.script.parse_literals import (
     typed_number,
 )
 from tensorkiln.script.scope import Number, plain
-from tensorkiln.script.spellings import instead_of
+from tensorkiln.script.spellings import instead_of, spelled
 
 # Right sides that must be bound to a variable before they can be operands.
 COMPUTED = (Call, TupleItem, If, Lambda, MatchCast)
@@ -79,7 +79,9 @@ def parse_bound(g: GraphState, node: ast.expr) -> Parsed:
 
 
 def _not_a_value(g: GraphState, node: ast.expr) -> UserError:
-    return g.fail(node, "not a graph value", "operators are calls: R.add(x, y)")
+    operator = spelled(f"R.{node.attr}") if isinstance(node, ast.Attribute) else ""
+    example = f"{operator}(x, ...)" if ops.declared(operator[2:]) is not None else "R.add(x, y)"
+    return g.fail(node, "not a graph value", f"operators are calls: {example}")
 
 
 def _typed(value: Value) -> Parsed:

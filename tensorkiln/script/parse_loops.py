@@ -104,7 +104,9 @@ def _bounds(scope: NameScope, call: ast.Call) -> tuple[Expr, Expr, DType | None]
     unknown = options.keys() - {"extent", "dtype", "annotations", "thread"}
     count = len(call.args) + ("extent" in options)
     if unknown or count not in (1, 2) or not call.args:
-        raise scope.fail(call, "expected (extent), (lo, hi) or (lo, extent=n)")
+        steps_hint = "as `for i in range((hi - lo + step - 1) // step):` with `lo + i * step`"
+        hint = steps_hint if "step" in options or count == 3 else ""
+        raise scope.fail(call, "expected (extent), (lo, hi) or (lo, extent=n)", hint)
     dtype = parse_dtype(scope, options["dtype"]) if "dtype" in options else None
     if count == 1:
         extent = parse_expr(scope, call.args[0])

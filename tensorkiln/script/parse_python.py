@@ -11,6 +11,7 @@ from tensorkiln.script.macro import Macro
 from tensorkiln.script.parse_literals import in_python, parse_any, parse_argument
 from tensorkiln.script.python_values import BUILTINS, OWN_BUILTINS, Value, attribute, unwrap, wrap
 from tensorkiln.script.scope import NameScope, Python
+from tensorkiln.script.spellings import instead_of
 
 
 def _sequence(scope: NameScope, node: ast.Tuple | ast.List) -> Value:
@@ -52,9 +53,8 @@ def _attribute(scope: NameScope, node: ast.Attribute) -> Value:
         member = attribute(unwrap(base), node.attr, scope.trusted)
     if member is None:
         type_name = type(unwrap(base)).__name__
-        raise scope.fail(
-            node, f"a {type_name} has no attribute {node.attr!r} that a script may use"
-        )
+        message = f"a {type_name} has no attribute {node.attr!r} that a script may use"
+        raise scope.fail(node, message, instead_of(f"x.{node.attr}"))
     return member
 
 

@@ -103,6 +103,7 @@ _INSTEAD = {
     "T.comment": "a comment of Python's",
     "T.assume": 'assert condition, "message"',
     "T.ret": "nothing: a program writes to its buffers",
+    "x.astype": 'T.Cast("int32", x)',
     "R.split": "R.slice, once for each part",
     "R.strided_slice": "R.slice(x, begin=(...), strides=(...), shape=(...))",
     "R.shape_of": "R.shape([n, 4]) of the tensor's own sizes",

@@ -255,9 +255,12 @@ REFUSED = {
     "T.StringImm('x')": "a text in quotes",
     "T.reinterpret('int64', x)": "float32 to int32",
     "T.infinity('int32')": "T.max_value",
+    "x.astype('int32')": 'T.Cast("int32", x)',
     "T.Selct(x > y, x, y)": "did you mean 'select'",
     "R.split(x, 2)": "R.slice, once for each part",
     "R.strided_slice(x, axes=[0], begin=[0], end=[2])": "R.slice(x, begin=",
+    "x.astype('int32')  # of a graph": "operators are calls: R.cast(x, ...)",
+    "R.const([0])": 'as R.const([0], "int64")',
     "R.nn.dropout(x)": "but in training",
     "R.stack((x, y), axis=0)": "R.concat of R.expand_dims",
     "R.matmul(x, y, out_dtype='float16')": 'R.cast(..., dtype="float16")',
@@ -270,6 +273,8 @@ REFUSED = {
 REFUSED_STATEMENTS = {
     "T.tvm_storage_sync('shared')": 'T.sync("block")',
     "T.buffer_store(Z, X[0], [0])": "A[i] = value",
+    "for i in range(0, 4, 2):\n        Z[i] = X[i]": "(hi - lo + step - 1) // step",
+    "for i in T.serial(0, 4, step=2):\n        Z[i] = X[i]": "`lo + i * step`",
     "T.comment('x')": "a comment of Python's",
     "T.assume(T.bool(True))": "assert condition",
     "with T.launch_thread('threadIdx.x', 4) as t:\n        Z[t] = X[t]": "T.thread_binding",
@@ -281,7 +286,7 @@ REFUSED_STATEMENTS = {
 def test_words_without_a_counterpart_name_ours() -> None:
     texts = {}
     for expression, says in REFUSED.items():
-        if expression.startswith("T."):
+        if expression.startswith("T.") or expression == "x.astype('int32')":
             body = f"x = X[0]\n    y = X[1]\n    Z[0] = {expression}"
             texts[body] = says
             continue
