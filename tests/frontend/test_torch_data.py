@@ -84,6 +84,8 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "rows of a mask": rows_of_a_mask,
     "pairs": pairs,
     "first elements": first_elements,
+    "between two places": lambda x: x.reshape(-1)[x.argmin().item() : x.argmax().item()] + 1,
+    "from a negative place": lambda x: x[:, x.min().int().item() :: 2] * 2,
     "branch": lambda x: torch.cond(x.sum() > 0, lambda v: (v + 1).relu(), lambda v: v - 1, (x,)),
     "several results": several,
     "nested": nested,

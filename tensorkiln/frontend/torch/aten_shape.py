@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tensorkiln.frontend.graph import movement
+from tensorkiln.frontend.graph.data_extents import dynamic_results
 from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.graph.padding import pad
 from tensorkiln.frontend.graph.values import Val
@@ -76,6 +77,14 @@ def slice_(
     by = int_value(as_expr(step))
     if by is None:
         raise unsupported("a step that is symbolic")
+    if g.results[0] is None:  # a bound is a number from data: torch knows no extent
+        bounds = (0 if start is None else start, np.iinfo(np.int64).max if end is None else end)
+        places = [g.reshape(g.number(limit, "int64"), (1,)) for limit in bounds]
+        axes, steps = (g.const([k], "int64") for k in (dimension, by))
+        shape = [None if k == dimension else d for k, d in enumerate(g.shape(x))]
+        return dynamic_results(
+            g, "slice_dynamic", x, *places, axes, steps, shapes=[shape], node=g.span
+        )[0]
     return g.sliced(x, dimension, _first(g, x, dimension, start), g.out.shape[dimension], by)
 
 
