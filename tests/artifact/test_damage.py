@@ -317,7 +317,7 @@ def test_much_in_little_texts(content: bytes, tmp_path: Path) -> None:
         ArtifactSet.load(tmp_path)
     assert caught.value.code == "bad-container"
     plan = ArtifactSet((Artifact("host", "native", "link.json", content),))
-    with Watch(len(content)), pytest.raises(UserError, match="damaged"):
+    with Watch(len(content)), pytest.raises(UserError, match="link.json: not valid JSON"):
         LinkPlan.of(plan)
 
 

@@ -62,7 +62,7 @@ CAMPAIGNS = {
         ),
         Campaign(
             "conformance",
-            ("tests/models", "tests/cuda/test_networks.py"),
+            ("tests/models", "tests/cuda/test_networks.py", "tests/frontend/test_onnx_zoo.py"),
             "conformance or not conformance",
         ),
         Campaign("roundtrip", ("tests/script",), "roundtrip"),

@@ -37,8 +37,7 @@ _LONGER = {
 SCHEDULED = {
     "product_one_stage": lambda: tiled_product(1, f=long_product),
     "product_three_stages": lambda: tiled_product(3, f=long_product),
-    "transpose_shared": transposed,
-    "transpose_swizzled": lambda: transposed("before"),
+    "transpose_shared": lambda: transposed().func,
 }
 # Beside kernels of all devices, those on tensor cores of NVIDIA.
 HALVES = {

@@ -32,7 +32,7 @@ _SHARED = {
     *("sum_rows", "mean_planes", "max_symbolic", "softmax", "softmax_symbolic", "log_softmax"),
     *("layer_norm", "linear", "linear_symbolic", "linear_rows", "matmul", "matmul_symbolic"),
     *("conv2d", "conv2d_batch", "conv2d_grouped", "attention", "attention_heads"),
-    *("product_one_stage", "product_three_stages", "transpose_shared", "transpose_swizzled"),
+    *("product_one_stage", "product_three_stages", "transpose_shared"),
 }
 # Classes whose factors are copied ahead.
 _AHEAD = {
@@ -61,7 +61,7 @@ INAPPLICABLE = {
         {"race of blocks"},
         {"flat_odd", "transpose", "concat", "linear_one_row"},
     ),
-    "it has no condition": ({"dropped predicate"}, {"transpose_shared", "transpose_swizzled"}),
+    "it has no condition": ({"dropped predicate"}, {"transpose_shared"}),
 }
 # Proofs do not show what is wrong, but say that they cannot prove the absence of a fault.
 DOUBTED = {
