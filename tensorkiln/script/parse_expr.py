@@ -89,7 +89,8 @@ def _two(scope: NameScope, node: ast.expr, op: ast.AST, a: ast.expr, b: ast.expr
         return folded
     word = _OPERATORS.get(type(op))
     if word is None:
-        raise scope.fail(node, f"operator {type(op).__name__} is not in the script language")
+        hint = "T.pow(a, b)" if isinstance(op, ast.Pow) else ""
+        raise scope.fail(node, f"operator {type(op).__name__} is not in the script language", hint)
     lhs, rhs = unify(scope, [a, b], [_no_python(scope, a, x), _no_python(scope, b, y)])
     if word == "div" and not lhs.dtype.is_float:
         hint = "`//` rounds down, T.truncdiv to zero; T.Cast makes floats of them"

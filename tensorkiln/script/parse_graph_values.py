@@ -158,7 +158,12 @@ def _item(g: GraphState, node: ast.Subscript) -> Parsed:
         return _function(g, node)
     value = parse_value(g, node.value)
     index = parse_integer(g.scope, node.slice)
-    fields = value.type.fields if isinstance(value.type, TupleType) else ()
+    if not isinstance(value.type, TupleType):
+        hint = "narrow it with R.match_cast(x, R.Tuple(...))"
+        if isinstance(value.type, TensorType):
+            hint = f'of a tensor: R.take(x, R.const([{index}], "int64"), axis=0), or R.slice'
+        raise g.fail(node, f"items are those of tuples, not of {show(value.type)}", hint)
+    fields = value.type.fields
     if not 0 <= index < len(fields):
         raise g.fail(node, f"no item {index}: {len(fields)} items in this value")
     return TupleItem(value, index), fields[index]
@@ -205,6 +210,9 @@ def inferred(g: GraphState, node: ast.expr, value: Bound) -> Type:
     return result_type
 
 
+_PROGRAM = "a tensor program computes others: R.call_tir(cls.f, [x], R.Tensor(...))"
+
+
 def _operator_type(g: GraphState, node: ast.expr, call: Call) -> Type | None:
     """Return the type by the operator's type rule, or by `infer` if it is not declared; None if
     the script must give the type."""
@@ -217,7 +225,7 @@ def _operator_type(g: GraphState, node: ast.expr, call: Call) -> Type | None:
     try:
         return g.module.infer(call)
     except UserError as error:
-        raise g.fail(node, error.message, error.hint) from None
+        raise g.fail(node, error.message, error.hint or _PROGRAM) from None
 
 
 def derived(g: GraphState, node: ast.expr, call: Call) -> Type:

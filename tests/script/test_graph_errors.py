@@ -92,7 +92,7 @@ WRONG = [
     ('y: R.Prim("float32x4") = k', "R.Prim", "is a vector, not one number", ""),
     # values
     ("y = t[2]", "t[2]", "no item 2: 2 items in this value", ""),
-    ("y = o[0]", "o[0]", "no item 0: 0 items in this value", ""),
+    ("y = o[0]", "o[0]", "items are those of tuples, not of object", "R.match_cast"),
     ("y = R.shape([1.5])", "1.5", "an extent is an integer, not float32", ""),
     ("y = R.shape([q])", "q", "unknown name 'q'", ""),
     ("y = n", "n", "'n' is a number, not a tensor", "R.prim_value(n)"),

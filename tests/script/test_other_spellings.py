@@ -256,11 +256,18 @@ REFUSED = {
     "T.reinterpret('int64', x)": "float32 to int32",
     "T.infinity('int32')": "T.max_value",
     "x.astype('int32')": 'T.Cast("int32", x)',
+    "x ** 2": "T.pow(a, b)",
+    "X.data": "T.address_of(A[0])",
+    "X.vload([0], 'float32')": "A[i : i + 4]",
     "T.Selct(x > y, x, y)": "did you mean 'select'",
     "R.split(x, 2)": "R.slice, once for each part",
     "R.strided_slice(x, axes=[0], begin=[0], end=[2])": "R.slice(x, begin=",
     "x.astype('int32')  # of a graph": "operators are calls: R.cast(x, ...)",
     "R.const([0])": 'as R.const([0], "int64")',
+    "R.sort(x)": "R.top_k",
+    "R.nn.prelu(x, y)": "R.where",
+    "R.cumsum(x, axis=1)": "a tensor program computes others: R.call_tir(",
+    "x[0]": 'R.take(x, R.const([0], "int64"), axis=0)',
     "R.nn.dropout(x)": "but in training",
     "R.stack((x, y), axis=0)": "R.concat of R.expand_dims",
     "R.matmul(x, y, out_dtype='float16')": 'R.cast(..., dtype="float16")',
@@ -270,6 +277,7 @@ REFUSED = {
     "R.nn.conv2d(x, y, data_layout='NHWC')": "'NCHW', and R.transpose",
     "R.nn.unknown(x)": "there is no operator 'nn.unknown'",
 }
+OF_PROGRAMS = {"x.astype('int32')", "x ** 2", "X.data", "X.vload([0], 'float32')"}
 REFUSED_STATEMENTS = {
     "T.tvm_storage_sync('shared')": 'T.sync("block")',
     "T.buffer_store(Z, X[0], [0])": "A[i] = value",
@@ -286,7 +294,7 @@ REFUSED_STATEMENTS = {
 def test_words_without_a_counterpart_name_ours() -> None:
     texts = {}
     for expression, says in REFUSED.items():
-        if expression.startswith("T.") or expression == "x.astype('int32')":
+        if expression.startswith("T.") or expression in OF_PROGRAMS:
             body = f"x = X[0]\n    y = X[1]\n    Z[0] = {expression}"
             texts[body] = says
             continue

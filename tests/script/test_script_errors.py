@@ -149,7 +149,7 @@ WRONG_GRAPH = [
     ("return x + x", "x + x", "not a graph value", "R.add"),
     ('return R.const("w", "float32", (64,))', '"w"', "no constant 'w' was given", "constants="),
     ('return R.const([1, 2], "float32", (3,))', "R.const", "2 elements", ""),
-    ("return x[0]", "x[0]", "no item 0", ""),
+    ("return x[0]", "x[0]", "items are those of tuples", "R.take"),
     ("return open(x)", "open", "not an operator", "R.name"),
     ('y: R.Tensor((4,), "float32", layout="Q") = R.a(x)\n    return y', '"Q"', "not a layout", ""),
 ]
