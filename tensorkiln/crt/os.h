@@ -54,8 +54,8 @@ const char *kiln_os_failure(void);
 /* ---- threads --------------------------------------------------------------------------------- */
 /* The number of this thread: no other one that has not been joined yet has the same. */
 uintptr_t kiln_os_this_thread(void);
-/* Start a thread, which handles no signals; 1, and its number in *thread, or 0. */
-int kiln_os_start_thread(uintptr_t *thread, void *(*run)(void *), void *argument);
+/* Start a thread, which handles no signals; 0 if the system starts none. */
+int kiln_os_start_thread(void *(*run)(void *), void *argument);
 /* Wait until a thread has ended. */
 void kiln_os_join_thread(uintptr_t thread);
 /* The lowest address of this thread's stack, and its size. */

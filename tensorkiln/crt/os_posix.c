@@ -147,16 +147,14 @@ uintptr_t kiln_os_this_thread(void)
 }
 
 /* The thread inherits that all signals are blocked, so that the host's threads handle them. */
-int kiln_os_start_thread(uintptr_t *thread, void *(*run)(void *), void *argument)
+int kiln_os_start_thread(void *(*run)(void *), void *argument)
 {
-    pthread_t started;
+    pthread_t thread;
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
-    const int is_started = pthread_create(&started, NULL, run, argument) == 0;
+    const int is_started = pthread_create(&thread, NULL, run, argument) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (is_started)
-        *thread = (uintptr_t)started;
     return is_started;
 }
 

@@ -17,11 +17,12 @@ static int start_worker(kiln_pool *pool, uint32_t number)
     kiln_worker *const worker = &pool->worker[number];
     worker->pool = pool;
     worker->left = NULL;
+    STORE(worker->thread, 0); /* until it runs: the worker stores its own number */
     worker->number = number;
     worker->seen = 0; /* below every ticket, so that a job published before it runs is new to it */
     ADD(kiln_this_home.residents, 1);
     STORE(worker->exists, 1);
-    if (kiln_os_start_thread(&worker->thread, kiln_this_home.entry, worker))
+    if (kiln_os_start_thread(kiln_this_home.entry, worker))
         return 1;
     STORE(worker->exists, 0);
     SUB(kiln_this_home.residents, 1);

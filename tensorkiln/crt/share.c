@@ -119,7 +119,7 @@ static int is_inside(kiln_pool *pool)
     const uintptr_t self = kiln_os_this_thread();
     int inside = LOAD(pool->job.caller) == self;
     for (int i = 1; i <= MAX_WORKERS && !inside; i++)
-        inside = LOAD(pool->worker[i].exists) && pool->worker[i].thread == self;
+        inside = LOAD(pool->worker[i].exists) && LOAD(pool->worker[i].thread) == self;
     return inside && LOAD(pool->job.home) == &kiln_this_home;
 }
 
@@ -132,7 +132,7 @@ static void see_them_off(kiln_pool *pool)
     while (ended != NULL) {
         kiln_worker *const worker = ended;
         ended = worker->next;
-        kiln_os_join_thread(worker->thread);
+        kiln_os_join_thread(LOAD(worker->thread));
         STORE(worker->exists, 0);
         ADD(pool->joined, 1);
     }

@@ -184,6 +184,7 @@ static void take_part(kiln_worker *self, const kiln_job *job, int32_t chunk)
 kiln_thread_start kiln_work(kiln_worker *self)
 {
     kiln_pool *const pool = self->pool;
+    STORE(self->thread, kiln_os_this_thread());
     if (self->left != NULL) {
         leave(pool, self->left);
         self->left = NULL;

@@ -47,7 +47,7 @@ _FIXED: Mapping[str, tuple[tuple[int | None, ...], tuple[int | None, ...]]] = {
     "LSTM": ((3, 3, 3, 2, 1, 3, 3, 2), (4, 3, 3)),
     "Gemm": ((2, 2), (2,)),
     "Flatten": ((), (2,)),
-    "OnnxShape": ((), (1,)),
+    "Shape": ((), (1,)),
     "Size": ((), (0,)),
     "NonZero": ((), (2,)),
     "DepthToSpace": ((4,), (4,)),
