@@ -384,7 +384,10 @@ class Intrin(Expr):
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
-        return INTRINSIC_ROWS[self.name].dtype(self.args)
+        row = INTRINSIC_ROWS.get(self.name)
+        if row is not None and row.arity == len(self.args):
+            return row.dtype(self.args)
+        return self.args[0].dtype if self.args else FLOAT32  # not well formed, as `fault` says
 
     def fault(self, *types: DType) -> Fault | None:
         row = INTRINSIC_ROWS.get(self.name)

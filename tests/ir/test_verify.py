@@ -108,6 +108,8 @@ EXPRESSIONS: list[tuple[Expr, str, str]] = [
     ),
     (VectorReduce("add", Shuffle(F, F, (0, 2))), "lanes (0, 2) of two float32", "from 0 to 1"),
     (Intrin("exp", (F, F)), "'exp' with 2 arguments", "takes 1 argument"),
+    (Intrin("exp", ()), "'exp' with 0 arguments", "takes 1 argument"),
+    (Binary("add", Intrin("expm", (F,)), F), "'expm' with 1 arguments", "exp"),
     (Intrin("fma", (F, F, ONE)), "fma of float32, float32, int64", "Cast(value, float32)"),
     (Intrin("bitcast_f32", (F,)), "bitcast_f32 of float32", "bitcast_i32"),
     (Reduce("avg", ((k, ONE),), F), "reduction 'avg'", "sum, max, min, prod"),

@@ -24,11 +24,11 @@ from tensorkiln.frontend.graph.movement import stack
 from tensorkiln.frontend.graph.scan import MAX_STEPS
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx import dispatch
+from tensorkiln.frontend.onnx.body_formats import BodyFormats, stored, with_formats
 from tensorkiln.frontend.onnx.context import OnnxContext
 from tensorkiln.frontend.onnx.graph_values import GraphValue, TensorList
 from tensorkiln.frontend.onnx.inputs import declared
 from tensorkiln.frontend.onnx.load import ParsedModel
-from tensorkiln.frontend.onnx.moved import Moved, held, stored
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.proto import AttributeProto, NodeProto, OnnxGraph, ValueInfo
 from tensorkiln.frontend.onnx.scan import scan, scan_8
@@ -102,11 +102,11 @@ def _branch(
     if not isinstance(cond, Val):
         raise malformed("the condition of If is no tensor")
     host.enter(node, scope)
-    moved = Moved()
-    steps = [moved.over(_step(host, node, body, scope, False)) for body in sides]
+    body_formats = BodyFormats()
+    steps = [body_formats.over(_step(host, node, body, scope, False)) for body in sides]
     try:
         outputs = branches(host.g, cond, [partial(step, 0, ()) for step in steps])
-        return held(outputs, moved.results)
+        return with_formats(outputs, body_formats.results)
     except BodyRefused:
         return [UNKNOWN] * len(node.output)
 
@@ -163,11 +163,11 @@ def _continued(
         return operands
 
     assert isinstance(cond, Val)
-    moved = Moved()
+    body_formats = BodyFormats()
     sides = [body for k in ("then_branch", "else_branch") if (body := bodies[k]) is not None]
-    steps = [moved.over(partial(side, body)) for body in sides]
+    steps = [body_formats.over(partial(side, body)) for body in sides]
     outputs = branches(host.g, cond, [partial(step, 0, ()) for step in steps])
-    scope.values.update(zip(names, held(outputs, moved.results), strict=True))
+    scope.values.update(zip(names, with_formats(outputs, body_formats.results), strict=True))
 
 
 def _behind_unknown(
@@ -258,10 +258,10 @@ def _scan(
         operands = _given_operands(host, node, scope, int(older))
         tensors, formats = stored(operands)
         state_count = max(len(operands) - int(values["num_scan_inputs"]), 0)
-        moved = Moved(formats, formats[:state_count])
-        step = moved.over(_step(host, node, values["body"], scope))
+        body_formats = BodyFormats(formats, formats[:state_count])
+        step = body_formats.over(_step(host, node, values["body"], scope))
         host.enter(node, scope)
-        outputs = held(run(host.g, step, *tensors, **values), moved.results)
+        outputs = with_formats(run(host.g, step, *tensors, **values), body_formats.results)
     except _OperandUnknown:
         return _behind_unknown(host, node, attributes, scope)
     except BodyRefused:
@@ -331,9 +331,9 @@ def _any_loop(
             raise problem  # what is no tensor cannot be the state of a loop of host code
     trips, cond = (v if isinstance(v, Val) else None for v in limits)
     state_tensors, formats = stored(states)
-    moved = Moved((None, None, *formats), (None, *formats))
+    body_formats = BodyFormats((None, None, *formats), (None, *formats))
     host.enter(node, scope)
-    step = moved.over(_step(host, node, body, scope, False))
+    step = body_formats.over(_step(host, node, body, scope, False))
 
     def one(args: Sequence[Val]) -> list[Val]:
         """A step, with a row of each stack."""
@@ -342,7 +342,7 @@ def _any_loop(
         return [*now, *(g.reshape(v, (1, *g.shape(v))) for v in added)]
 
     outputs = loop(g, one, trips, cond, state_tensors, len(body.output) - 1 - len(states))
-    return held(outputs, moved.results[1:])
+    return with_formats(outputs, body_formats.results[1:])
 
 
 def _unrolled(
@@ -382,7 +382,7 @@ def _stacked(g: Context, column: Sequence[GraphValue]) -> Val | Narrow:
     tensors, formats = stored(column)
     if len(set(formats)) != 1:
         raise malformed("what is stacked over the trips is of different element types")
-    return held([stack(g, tensors, 0)], formats[:1])[0]
+    return with_formats([stack(g, tensors, 0)], formats[:1])[0]
 
 
 def _decided(value: GraphValue | Unknown, subject: str) -> int:

@@ -23,14 +23,14 @@ def stored(values: Sequence[object]) -> tuple[list[Val], Formats]:
     return [v for v in tensors if isinstance(v, Val)], formats
 
 
-def held(tensors: Sequence[Val], formats: Formats) -> list[Val | Narrow]:
+def with_formats(tensors: Sequence[Val], formats: Formats) -> list[Val | Narrow]:
     """The values whose bytes and formats `stored` gave; without formats, the tensors."""
     pairs = zip(tensors, formats or (None,) * len(tensors), strict=True)
     return [v if f is None else Narrow(v, f) for v, f in pairs]
 
 
 @dataclass
-class Moved:
+class BodyFormats:
     """The formats of a body's operands and of its results, of which the first are `carried` to the
     next step; those of results are noted when it is imported, in all branches the same."""
 
@@ -44,7 +44,7 @@ class Moved:
         """The step as one from tensors to tensors; NodeProblem for results of other formats."""
 
         def step_of_tensors(number: int, args: Sequence[Val]) -> list[Val]:
-            tensors, formats = stored(step(number, held(args, self.operands)))
+            tensors, formats = stored(step(number, with_formats(args, self.operands)))
             expected = self.results or self.carried
             if formats[: len(expected)] != tuple(expected):
                 names = [sorted({f.name for f in fs if f}) for fs in (expected, formats)]
