@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tensorkiln.runtime.device_memory import (
@@ -38,6 +38,7 @@ _PROTOTYPES: dict[str, tuple[int, tuple[Any, ...]]] = {
     "cuMemcpyDtoDAsync": (3020, (_P, _P, _S, _P)),
     "cuStreamSynchronize": (2000, (_P,)),
     "cuStreamIsCapturing": (10000, (_P, _P)),
+    "cuThreadExchangeStreamCaptureMode": (10010, (_P,)),
     "cuStreamWaitEvent": (3020, (_P, _P, _U)),
     "cuEventCreate": (2000, (_P, _U)),
     "cuEventDestroy": (4000, (_P,)),
@@ -51,6 +52,7 @@ _STICKY = (4, 214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719)
 _DEFAULT_STREAM = None
 _LAST_DEFAULT_STREAM = 2  # of the numbers that stand for default streams
 _WITHOUT_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 class _Library:
@@ -110,12 +112,16 @@ class CudaContext(DeviceContext):
 
     @contextmanager
     def current(self) -> Iterator[Any]:
-        """The driver's functions, in this context."""
-        cu, before = _library(), _P()
+        """The driver's functions, in this context. While somebody captures a stream, the driver
+        refuses what may wait (memory, other streams), and breaks the capture, unless the thread says
+        that it knows what it does."""
+        cu, before, mode = _library(), _P(), _I(_RELAXED)
         _check(cu.cuCtxPushCurrent(self._context), "cuCtxPushCurrent")
+        cu.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
         try:
             yield cu
         finally:
+            cu.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
             cu.cuCtxPopCurrent(ctypes.byref(before))
 
     def wait(self, stream: int) -> None:
@@ -159,10 +165,8 @@ class CudaContext(DeviceContext):
     def free(self, address: int) -> None:
         """Free memory; the driver waits for what still uses it. After the device is lost there is
         nothing to free."""
-        cu, before = _library(), _P()
-        if cu.cuCtxPushCurrent(self._context) == 0:
+        with suppress(DeviceError), self.current() as cu:
             cu.cuMemFree(address)
-            cu.cuCtxPopCurrent(ctypes.byref(before))
 
 
 class CudaDriver(Driver):

@@ -82,7 +82,7 @@ struct object {
     kernel run;
     int shared; /* that a function has asked for */
     int n_params, sizes[MOST_VALUES]; /* in bytes */
-    int capturing, invalid; /* of streams */
+    int capturing, capture_mode, invalid; /* of streams */
     unsigned flags;         /* of streams; 1: does not wait for the default one */
     operation *waiting;     /* of streams: not run yet */
     uint64_t n_issued, n_done; /* of streams; of events what their stream had got */
@@ -115,6 +115,7 @@ void tell_all_memory(object *module, int is_there);
 int is_stream(object *stream);
 int is_captured(object *stream);
 void invalidate(object *stream);
+int breaks_captures(void); /* whether a call that may wait is forbidden now; then it has broken them */
 void record(object *stream, const operation *op);
 /* late.c */
 int runs_late(const object *stream);

@@ -95,6 +95,7 @@ CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes)
     BEGIN("cuMemAlloc")
     NEED_CONTEXT()
     NEED(bytes > 0, INVALID_VALUE)
+    NEED(!breaks_captures(), CAPTURE_UNSUPPORTED)
     NEED(bytes <= (size_t)setting("LOOKALIKE_MEMORY", 1 << 30), OUT_OF_MEMORY)
     if (error == SUCCESS) {
         allocation *const made = calloc(1, sizeof *made);
@@ -121,6 +122,7 @@ CUresult cuMemFree(CUdeviceptr address)
     while (*at != NULL && (*at)->start != address)
         at = &(*at)->next;
     NEED(*at != NULL, INVALID_VALUE)
+    NEED(!breaks_captures(), CAPTURE_UNSUPPORTED)
     if (error == SUCCESS) {
         catch_up_all(0);
         drop_at(at);

@@ -20,6 +20,34 @@ void invalidate(object *stream)
     stream->invalid = 1;
 }
 
+enum { CAPTURE_GLOBAL, CAPTURE_THREAD_LOCAL, CAPTURE_RELAXED };
+static _Thread_local int thread_mode = CAPTURE_GLOBAL;
+
+int breaks_captures(void)
+{
+    if (thread_mode == CAPTURE_RELAXED)
+        return 0;
+    int is_unsafe = 0;
+    for (object *o = first_object(); o != NULL; o = o->next)
+        if (o->kind == STREAM && o->capturing && o->capture_mode != CAPTURE_RELAXED) {
+            invalidate(o);
+            is_unsafe = 1;
+        }
+    return is_unsafe;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    BEGIN("cuThreadExchangeStreamCaptureMode")
+    NEED(*mode >= CAPTURE_GLOBAL && *mode <= CAPTURE_RELAXED, INVALID_VALUE)
+    if (error == SUCCESS) {
+        const int former_mode = thread_mode;
+        thread_mode = *mode;
+        *mode = former_mode;
+    }
+    END()
+}
+
 void record(object *stream, const operation *op)
 {
     operation **at = &stream->operations;
@@ -61,7 +89,9 @@ CUresult cuStreamSynchronize(object *stream)
     if (error == SUCCESS && is_captured(stream)) {
         invalidate(stream);
         error = CAPTURE_UNSUPPORTED;
-    } else if (error == SUCCESS) {
+    }
+    NEED(!breaks_captures(), CAPTURE_UNSUPPORTED)
+    if (error == SUCCESS) {
         catch_up(stream);
         error = lost();
     }
@@ -127,8 +157,10 @@ CUresult cuStreamBeginCapture(object *stream, int mode)
     BEGIN("cuStreamBeginCapture")
     NEED_CONTEXT()
     NEED(is_a(stream, STREAM) && !is_captured(stream) && mode >= 0 && mode <= 2, INVALID_VALUE)
-    if (error == SUCCESS)
+    if (error == SUCCESS) {
         stream->capturing = 1;
+        stream->capture_mode = mode;
+    }
     END()
 }
 

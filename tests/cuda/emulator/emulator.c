@@ -391,7 +391,7 @@ void emulator_watch(int on)
 int emulator_buffer(const void *start, size_t bytes)
 {
     pthread_mutex_lock(&lock);
-    int fits = n_regions < MOST_REGIONS;
+    const int fits = n_regions < (int)MOST_REGIONS;
     if (fits)
         regions[n_regions++] = (region){(uintptr_t)start, (uintptr_t)start + bytes};
     pthread_mutex_unlock(&lock);
