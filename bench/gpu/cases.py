@@ -61,24 +61,24 @@ def off_by(have: Array, want: Array, tolerance: float) -> str:
 
 @dataclass(frozen=True)
 class Rung:
-    """A way to multiply: options of the target that lead to kernels of a class. Code for an older
-    architecture beside that of the GPU keeps kernels to what both have. `only`: the architecture
-    that has it, where others have not."""
+    """A way to multiply: options of the target that lead to kernels of one of some classes. Code
+    for an older architecture beside that of the GPU keeps kernels to what both have. `only`: the
+    architecture that has it, where others have not."""
 
     label: str
     options: dict[str, object]
-    kernel_class: str
+    kernel_classes: tuple[str, ...]
     only: str = ""
 
 
-_TENSOR_CORES = "gpu_tensor_cores"
-_SIMT = Rung("Tensorkiln, no tensor cores", {"also": ["sm_70"]}, "gpu_contraction")
+_TENSOR_CORES, _WARPGROUPS = ("gpu_tensor_cores",), ("gpu_wgmma",)
+_SIMT = Rung("Tensorkiln, no tensor cores", {"also": ["sm_70"]}, ("gpu_contraction",))
 
 
 def _warps(parts: int) -> Rung:
     """Products of warps (mma.sync), of factors in so many parts of shared memory."""
     label = f"Tensorkiln, warps, {parts} part{'s' * (parts > 1)}"
-    return Rung(label, {"matmul_stages": parts}, _TENSOR_CORES)
+    return Rung(label, {"matmul_kernel": "mma", "matmul_stages": parts}, _TENSOR_CORES)
 
 
 def _warpgroups(parts: int, copies: str = "threads") -> Rung:
@@ -86,8 +86,8 @@ def _warpgroups(parts: int, copies: str = "threads") -> Rung:
     hardware (TMA)."""
     label = f"Tensorkiln, warpgroups, {parts} part{'s' * (parts > 1)}"
     label += {"threads": "", "warp": ", a warp copies", "tma": ", TMA copies"}[copies]
-    options = {"arch": "sm_90a", "matmul_stages": parts, "matmul_copies": copies}
-    return Rung(label, options, "gpu_wgmma", "sm_90")
+    options = {"matmul_stages": parts, "matmul_copies": copies}
+    return Rung(label, options, _WARPGROUPS, "sm_90a")
 
 
 _LADDER = (
@@ -98,10 +98,10 @@ _LADDER = (
 # By type of the factors: what the compiler chooses for the architecture, then each rung of the
 # ladder, the highest first.
 RUNGS: dict[str, tuple[Rung, ...]] = {
-    "float32": (Rung("Tensorkiln", {}, "gpu_contraction"),),
-    "bfloat16": (Rung("Tensorkiln", {}, _TENSOR_CORES), *_LADDER, _SIMT),
+    "float32": (Rung("Tensorkiln", {}, ("gpu_contraction",)),),
+    "bfloat16": (Rung("Tensorkiln", {}, _TENSOR_CORES + _WARPGROUPS), *_LADDER, _SIMT),
     "float16": (
-        Rung("Tensorkiln", {}, _TENSOR_CORES),
+        Rung("Tensorkiln", {}, _TENSOR_CORES + _WARPGROUPS),
         *_LADDER,
         Rung("Tensorkiln, products of sm_75", {"also": ["sm_75"]}, _TENSOR_CORES),
         _SIMT,
@@ -112,7 +112,7 @@ RUNGS: dict[str, tuple[Rung, ...]] = {
 def climbed(gpu: Gpu, rung: Rung, mod: IRModule, inputs: list[Array]) -> Contender:
     """A module by way of a rung, or the reason why it cannot be."""
     try:
-        return Ours(gpu, mod, inputs, rung.options, rung.kernel_class).contender(rung.label)
+        return Ours(gpu, mod, inputs, rung.options, rung.kernel_classes).contender(rung.label)
     except Exception as error:  # the table reports it, whatever it is
         return Contender(rung.label, status=failure(error))
 
@@ -171,7 +171,7 @@ def attention(dtype: str, shape: Sizes, dry: Sizes) -> Callable[[Gpu], Work]:
         def check(outputs: list[Array]) -> str:
             return off_by(outputs[0][0][:, some], want, TOLERANCE[dtype])
 
-        rung = Rung("Tensorkiln", {}, "gpu_attention_tensor_cores")
+        rung = Rung("Tensorkiln", {}, ("gpu_attention_tensor_cores",))
         attend = "scaled_dot_product_attention"
         peer = Peer("sdpa, torch", lambda t: getattr(t.nn.functional, attend), gpu, inputs)
         contenders = [climbed(gpu, rung, mod, inputs)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -47,7 +47,8 @@ class Gpu:
         """The newest architecture that targets know and the device runs."""
         capability = 10 * self._number(_MAJOR) + self._number(_MINOR)
         capabilities = [int(a[3:]) for a in CUDA_ARCHS if a[3:].isdigit()]
-        return f"sm_{max(a for a in capabilities if a <= capability)}"
+        arch = f"sm_{max(a for a in capabilities if a <= capability)}"
+        return f"{arch}a" if arch == f"sm_{capability}" and f"{arch}a" in CUDA_ARCHS else arch
 
     @cached_property
     def name(self) -> str:
@@ -141,7 +142,7 @@ class Ours:
     by kernel, `replayed` the graph that the driver has captured of one.
 
     `options`: further ones of the target. Raises RuntimeError if a kernel is on the host, or of
-    another class than `kernel_class`.
+    another class than `kernel_classes`, if there are any.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class Ours:
         mod: IRModule,
         inputs: Sequence[Array],
         options: Mapping[str, object] | None = None,
-        kernel_class: str = "",
+        kernel_classes: Collection[str] = (),
     ):
         self.gpu = gpu
         target = {"kind": "cuda", "arch": gpu.arch, **(options or {})}
@@ -159,8 +160,9 @@ class Ours:
         if elsewhere:
             raise RuntimeError(f"not on the device: {', '.join(elsewhere[:3])}")
         classes = {p.kernel_class for p in exe.placement()}
-        if kernel_class and classes != {kernel_class}:
-            raise RuntimeError(f"{', '.join(sorted(classes))} instead of {kernel_class}")
+        if kernel_classes and not classes <= set(kernel_classes):
+            expected = " or ".join(kernel_classes)
+            raise RuntimeError(f"{', '.join(sorted(classes))} instead of {expected}")
         gpu.let_run(exe)
         executor = tk.runtime.Executor(exe, tk.cuda(0))
         executor.set_stream(gpu.stream)

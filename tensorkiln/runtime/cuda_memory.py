@@ -113,8 +113,8 @@ class CudaContext(DeviceContext):
     @contextmanager
     def current(self) -> Iterator[Any]:
         """The driver's functions, in this context. While somebody captures a stream, the driver
-        refuses what may wait (memory, other streams), and breaks the capture, unless the thread says
-        that it knows what it does."""
+        refuses what may wait (memory, other streams), and breaks the capture, unless the thread
+        says that it knows what it does."""
         cu, before, mode = _library(), _P(), _I(_RELAXED)
         _check(cu.cuCtxPushCurrent(self._context), "cuCtxPushCurrent")
         cu.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))

@@ -138,7 +138,8 @@ CUDA_OPTIONS: tuple[Option, ...] = (
         str,
         "who copies the factors of products by warpgroups: 'threads', all of a block, between "
         "their products, 'warp', one of its own that runs ahead, or 'tma', hardware, for one "
-        "thread of that warp, where tensors allow it; not given: threads",
+        "thread of that warp, where tensors allow it; not given: tma where both factors are "
+        "matrices, else threads",
         choices=("threads", "warp", "tma"),
     ),
     *_limits(1024, 1024, CUDA_STATIC << 10, 32),
@@ -287,7 +288,6 @@ def known_of_cuda(values: Values) -> Values:
         "matmul_precision": "float32",
         "matmul_kernel": kernel,
         "matmul_stages": 4,
-        "matmul_copies": "threads",
     }
     return defaults | _COSTS
 

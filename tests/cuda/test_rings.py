@@ -297,7 +297,7 @@ def test_proofs_find_a_wrong_part() -> None:
 
 
 def test_targets() -> None:
-    assert Target("cuda")["matmul_copies"] == "threads"
+    assert Target("cuda")["matmul_copies"] is None
     for options in ({"arch": "sm_90"}, {"arch": "sm_90a", "also": ["sm_80"]}):
         with pytest.raises(UserError, match=r"has no warpgroups that multiply"):
             Target({**RING, **options})

@@ -47,9 +47,13 @@ from tests.schedule.gpu.runner import DeviceRunner
 from tests.transform.graphs import graph
 
 # By who multiplies: a target, and shapes of a product that takes several rounds.
+BY_THREADS = {"arch": "sm_90a", "matmul_copies": "threads"}
 KINDS = {
     "mma": ({"kind": "cuda", "arch": "sm_80"}, ((48, 136), (136, 40))),
-    "wgmma": ({"kind": "cuda", "arch": "sm_90a"}, ((72, 264), (264, 72))),
+    "wgmma": (
+        {"kind": "cuda", **BY_THREADS},
+        ((72, 264), (264, 72)),
+    ),
 }
 STAGES = (1, 2, 3, 4)
 EACH = [(kind, stages) for kind in KINDS for stages in STAGES]
@@ -169,7 +173,7 @@ LONG: dict[str, Product] = {
 RUNGS: dict[str, tuple[dict[str, object], str, str, bool]] = {
     "mma": ({"arch": "sm_80"}, "float16", "gpu_tensor_cores", False),
     "mma, two": ({"arch": "sm_80", "matmul_stages": 2}, "bfloat16", "gpu_tensor_cores", False),
-    "wgmma": ({"arch": "sm_90a"}, "float16", "gpu_wgmma", False),
+    "wgmma": (BY_THREADS, "float16", "gpu_wgmma", False),
     "ring": ({"arch": "sm_90a", "matmul_copies": "warp"}, "float16", "gpu_wgmma", True),
     "ring, three": (
         {"arch": "sm_90a", "matmul_copies": "warp", "matmul_stages": 3},

@@ -53,7 +53,7 @@ from tests.transform.device_programs import barriers, without_barrier
 from tests.transform.graphs import graph
 
 WGMMA = "gpu_wgmma"
-HOPPER = Target({"kind": "cuda", "arch": "sm_90a"})
+HOPPER = Target({"kind": "cuda", "arch": "sm_90a", "matmul_copies": "threads"})
 TYPES = ("float16", "bfloat16")
 N, S = Var("N"), Var("S")
 

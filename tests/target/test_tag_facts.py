@@ -117,7 +117,7 @@ def test_both_limits_of_shared_memory_are_those_of_the_architecture() -> None:
     for name, target in cuda_targets.items():
         assert target["max_shared_memory_per_block"] == 48 * KiB, name
         shared_limit = target["max_shared_memory_per_block_optin"]
-        assert shared_limit == limits[target.arch] * KiB, name
+        assert shared_limit == limits[target.arch.rstrip("a")] * KiB, name
         assert target["max_num_threads"] == 1024 and target["thread_warp_size"] == 32, name
         assert "max_shared_memory_per_block_optin" not in target.to_json()
 
@@ -169,4 +169,12 @@ def test_mistakes_that_were_mended_keep_their_version() -> None:
     mended = {"nvidia/h200": (50, 60), "nvidia/gh200": (50, 60), "aws/a1.xlarge": (1, 2)}
     for name, (old, new) in mended.items():
         assert Target(f"{name}:1")["l2_bytes"] == old * MiB
-        assert Target(f"{name}:2") == Target(name) and Target(name)["l2_bytes"] == new * MiB
+        assert Target(f"{name}:2")["l2_bytes"] == Target(name)["l2_bytes"] == new * MiB
+
+
+def test_chips_of_hopper_have_their_own_instructions() -> None:
+    """In versions of their own: a library for sm_90 runs on later chips too."""
+    hopper = {name: t for name, t in LATEST.items() if "hopper" in t.keys}
+    assert {"nvidia/h100", "nvidia/h200", "nvidia/gh200", "aws/p5.48xlarge"} <= set(hopper)
+    assert {t.arch for t in hopper.values()} == {"sm_90a"}
+    assert {Target(f"{name}:1").arch for name in hopper} == {"sm_90"}

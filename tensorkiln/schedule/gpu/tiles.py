@@ -17,10 +17,11 @@ from tensorkiln.schedule.access import lane_stride, simplify_value
 from tensorkiln.schedule.build import nest
 from tensorkiln.schedule.gpu.products import Axes, Product, product_of
 from tensorkiln.schedule.group import Group, product
-from tensorkiln.schedule.primitives import Schedule
+from tensorkiln.schedule.primitives import Schedule, Split
 from tensorkiln.schedule.reductions import replaced
 
 Ranges = dict[Var, tuple[int, int]]
+_STRIP = 8  # columns of tiles that are multiplied before the next ones
 _VECTORS = (16, 8, 4)  # bytes that a thread moves at once
 
 
@@ -38,9 +39,20 @@ def tiled_product(group: Group) -> tuple[Group, Product | None]:
 
 
 def bind_tiles(s: Schedule) -> None:
-    """Give each tile of `TiledProduct.grid` a block."""
-    for role, index in (("batch", "z"), ("row", "y"), ("column", "x")):
-        (name,) = s.loops(role=role)
+    """Give each tile of `TiledProduct.grid` a block.
+
+    Blocks run in the order of their numbers, as many at a time as fit the chip. Of a large product,
+    they walk down strips of _STRIP columns of tiles, so that the tiles that run together share both
+    factors in the second-level cache: in rows of tiles, every wave of blocks would read all of the
+    right factor.
+    """
+    ((batch,), (row,), (column,)) = (s.loops(role=role) for role in ("batch", "row", "column"))
+    rows, columns = (int_value(s.loop(name).extent) for name in (row, column))
+    if columns is not None and columns % _STRIP == 0 and min(rows or columns, columns) > _STRIP:
+        pieces: Split = s.split(column, _STRIP)
+        s.reorder(pieces.outer, row, pieces.inner)
+        batch, column = s.fuse(batch, pieces.outer), pieces.inner
+    for name, index in ((batch, "z"), (row, "y"), (column, "x")):
         s.bind(name, f"blockIdx.{index}")
 
 
