@@ -19,7 +19,12 @@ from tensorkiln.target.capability import most_shared
 
 PAD = 8  # elements behind each row of the sums in shared memory
 OUT_COLUMNS = 64  # of the sums that a block has in shared memory at a time
-_MULTIPROCESSORS = 132  # of an H100: tiles grow only while each has a block
+_MULTIPROCESSORS = 132  # of an H100
+_LARGEST = 2 * WARPGROUP_ROWS * WARPGROUP_COLUMNS[-1]  # sums of a block
+# Of the time of a block with the largest tile: copies that begin, and sums that are stored. Fitted
+# to products of 128 to 8192 rows on an H100.
+_BESIDES = 0.15
+_TYPICAL = 512  # rows or columns, where they are not known: those of a sequence, or a batch of some
 _ENOUGH = 33  # rows and columns from which on no smaller tile would do
 _ELEMENT, _SUM = 2, 4  # bytes
 
@@ -50,22 +55,25 @@ class WarpgroupTile:
 def warpgroup_tile(
     rows: int | None, columns: int | None, batch: int, target: Target
 ) -> WarpgroupTile | None:
-    """The tile for a product of these extents, None being unknown: the largest with which every
-    multiprocessor has a block. None if it has too few rows or columns, or if blocks of the target
-    are too small."""
+    """The tile with which a product of these extents, None being unknown, takes the least time.
+    None if it has too few rows or columns, or if blocks of the target are too small."""
     if any(n is not None and n < _ENOUGH for n in (rows, columns)):
         return None
     threads, shared = target["max_num_threads"], most_shared(target)
     assert isinstance(threads, int)
     tiles = [WarpgroupTile(r * WARPGROUP_ROWS, c) for r in (1, 2) for c in WARPGROUP_COLUMNS]
     fit = [t for t in tiles if t.threads <= threads and t.shared <= shared]
-    full = [t for t in fit if _blocks(t, rows, columns) * batch >= _MULTIPROCESSORS]
-    return max(full or fit[:1], key=lambda t: t.rows * t.columns, default=None)
+    extents = rows or _TYPICAL, columns or _TYPICAL
+    return min(fit, key=lambda t: _time(t, *extents, batch), default=None)
 
 
-def _blocks(t: WarpgroupTile, rows: int | None, columns: int | None) -> int:
-    """The number of blocks of a product, where unknown rows or columns count as one tile."""
-    return -(-(rows or t.rows) // t.rows) * -(-(columns or t.columns) // t.columns)
+def _time(t: WarpgroupTile, rows: int, columns: int, batch: int) -> tuple[float, int]:
+    """What a product takes, in units of a block of the largest tile: multiprocessors, of which each
+    has a block at a time, wait for the last of a wave; a block takes as long as its sums, and some
+    time besides. Of equal tiles, the one that copies least."""
+    blocks = batch * -(-rows // t.rows) * -(-columns // t.columns)
+    waves = -(-blocks // _MULTIPROCESSORS)
+    return waves * (t.rows * t.columns / _LARGEST + _BESIDES), t.factors
 
 
 def _fits(call: Call, out: TensorType, target: Target) -> bool:
