@@ -31,6 +31,8 @@ _LONGER = {
     "broadcast": 20,
     "sum_few_terms": 300,
     "softmax_short": 300,
+    "sum_rows": 9,
+    "softmax": 9,
     "conv2d_batch": 9,
 }
 # Beside the compiler's own kernels: what schedules of users make, by primitives.

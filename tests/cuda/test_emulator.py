@@ -252,7 +252,7 @@ def test_a_launch_that_the_kernel_is_not_made_for() -> None:
 
 
 # Kernels of each family that has barriers.
-WITH_BARRIERS = ("sum_rows", "softmax", "layer_norm", "linear", "conv2d")
+WITH_BARRIERS = ("max_symbolic", "softmax_symbolic", "layer_norm_warps", "linear", "conv2d")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ TARGET = {"kind": "cuda", "arch": "sm_80", "also": ["sm_90a"]}
 
 @pytest.fixture(scope="module")
 def executable() -> tk.Executable:
-    return tk.compile(KERNELS["softmax"].module(), TARGET)
+    return tk.compile(KERNELS["softmax_symbolic"].module(), TARGET)
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +69,12 @@ def test_three_artifacts_of_a_module(
         assert re.search(r"\n +kernels +- in 1\n", report)
         assert re.search(r"\n +softmax +gpu_softmax +- ", report)
     text = shown(capsys, path, "--artifact", "kernels.sm_90a.ptx")
-    assert ".target sm_90a" in text and ".reqntid 128, 1, 1" in text
+    assert ".target sm_90a" in text and ".reqntid 256, 1, 1" in text
     table = json.loads(shown(capsys, path, "--artifact", "kernels.fmap.json"))
-    assert table["functions"]["softmax_device"]["max_threads"] == 128
+    assert table["functions"]["softmax_device"]["max_threads"] == 256
     signatures = shown(capsys, path, "--as", "inspect_cuda_print-signatures")
     assert signatures == (
-        "device softmax_device(buffer, buffer, int64)  128 x 1 x 1 threads, 1220 bytes shared\n"
+        "device softmax_device(buffer, buffer, int64)  256 x 1 x 1 threads, 2244 bytes shared\n"
     )
     together = shown(capsys, path, "--as", "print-signatures")
     assert signatures in together and "graph main(" in together
@@ -86,7 +86,7 @@ def test_metrics(kind: str, forms: dict[str, Path], capsys: pytest.CaptureFixtur
     output = shown(capsys, forms[kind], "--as", "metrics")
     for arch in ("sm_80", "sm_90a"):
         line = rf"# cuda/cuda/kernels\.{arch}\.ptx, {arch}\nfunction +threads +shared +registers "
-        row = r"spilled .* FFMA .*\nsoftmax_device +128 +1220 +\d+ +0 +16 +100%  threads +\d+ "
+        row = r"spilled .* FFMA .*\nsoftmax_device +256 +2244 +\d+ +0 +8 +100%  threads +\d+ "
         assert re.search(line + " *" + row, output), output
     assert shown(capsys, forms[kind], "--as", "codegen.inspect_cuda_metrics") == output
 
@@ -104,10 +104,10 @@ def test_metrics_without_tools(
         require_tool("ptxas")
     monkeypatch.setattr(cuda_tools, f"{tool}_path", lambda: None)
     output = shown(capsys, forms["library"], "--as", "metrics")
-    assert re.search(r"softmax_device +128 +1220 ", output)
+    assert re.search(r"softmax_device +256 +2244 ", output)
     assert f"no {lacks}" in output and f"{tool} is not installed" in output
     assert "pip install 'tensorkiln[cuda]'" in output
-    assert bool(re.search(r"softmax_device +128 +1220 +- +- +- +- +-\n", output)) == (
+    assert bool(re.search(r"softmax_device +256 +2244 +- +- +- +- +-\n", output)) == (
         tool == "ptxas"
     )
 
@@ -139,7 +139,7 @@ def test_ptx_that_is_none(text: str, executable: tk.Executable) -> None:
     table = executable.artifacts["cuda/cuda/kernels.fmap.json"]
     bad = Artifact("cuda", "cuda", "k.ptx", text.encode(), table.target_key)
     output = "".join(show_metrics([bad, table]))
-    assert re.search(r"softmax_device +128 +1220 +- ", output) and "\nno registers" in output
+    assert re.search(r"softmax_device +256 +2244 +- ", output) and "\nno registers" in output
 
 
 def test_a_table_that_says_anything(executable: tk.Executable, tmp_path: Path) -> None:
@@ -176,15 +176,15 @@ def test_signatures_of_other_devices() -> None:
 
 def test_the_report_of_a_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     """PTX under its name, and the same table."""
-    mod = KERNELS["softmax"].module()
+    mod = KERNELS["softmax_symbolic"].module()
     for has_tool in (True, False):
         if not has_tool:
             monkeypatch.setattr(cuda_tools, "ptxas_path", lambda: None)
         elif cuda_tools.ptxas_path() is None:
             continue
-        page = tk.explain(mod, "cuda", seconds=0, sizes={"N": 4}).html()
+        page = tk.explain(mod, "cuda", seconds=0, sizes={"S": 4}).html()
         (kernel,) = rows(read(page), "kernels")
         assert list(kernel.texts("side")) == ["tensor program, as scheduled", "PTX"]
         table = kernel.texts("open")["metrics"]
-        assert re.search(r"softmax_device +128 +1220 +(\d+|-) ", table)
+        assert re.search(r"softmax_device +256 +2244 +(\d+|-) ", table)
         assert ("ptxas is not installed" in table) == (not has_tool)

@@ -26,11 +26,12 @@ CLASSES = [name for name in NAMES if name not in ONE_BLOCK and name not in HALVE
 # One of each kind of schedule, and those made by primitives; all of them under the marker fuzz.
 SLICE = {
     *("flat", "sum_rows", "softmax", "layer_norm", "matmul", "depthwise", "attention_heads"),
-    *("linear_symbolic", "product_three_stages", "transpose_shared"),
+    *("layer_norm_warps", "max_symbolic", "linear_symbolic", "product_three_stages"),
+    "transpose_shared",
 }
 _SHARED = {
-    *("sum_rows", "mean_planes", "max_symbolic", "softmax", "softmax_symbolic", "log_softmax"),
-    *("layer_norm", "linear", "linear_symbolic", "linear_rows", "matmul", "matmul_symbolic"),
+    *("max_symbolic", "softmax_symbolic", "log_softmax", "layer_norm_warps"),
+    *("linear", "linear_symbolic", "linear_rows", "matmul", "matmul_symbolic"),
     *("conv2d", "conv2d_batch", "conv2d_grouped", "attention", "attention_heads"),
     *("product_one_stage", "product_three_stages", "transpose_shared"),
 }
@@ -55,7 +56,7 @@ INAPPLICABLE = {
     "its copies are all awaited": ({"batch unawaited"}, _AHEAD - {"product_three_stages"}),
     "one thread of a block stores": (
         {"race of threads"},
-        {"sum_rows", "mean_planes", "max_symbolic"},
+        {"max_symbolic"},
     ),
     "its constant shape is one block": (
         {"race of blocks"},

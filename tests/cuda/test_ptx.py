@@ -142,9 +142,9 @@ def test_refused_by_name(refusal: str) -> None:
 def test_memory_and_arithmetic() -> None:
     """Address spaces are known, sums are fused with products, divisions round correctly, and what
     nothing writes is read through the read-only cache."""
-    (f,) = functions("layer_norm")
+    (f,) = functions("layer_norm_warps")
     text = ptx_of({f.name: emit_ptx_ir(f, CUDA)}, ["sm_80"])["sm_80"]
-    for expected in ("ld.global.nc.b32", "st.global.b32", "ld.shared.b32", "st.shared.b32"):
+    for expected in ("ld.global.nc.b32", "st.global.b32", "ld.shared.v2.b32", "st.shared.b32"):
         assert expected in text, expected
     for expected in ("fma.rn.f32", "div.rn.f32", "sqrt.rn.f32", "bar.sync"):
         assert expected in text, expected

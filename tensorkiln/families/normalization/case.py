@@ -27,4 +27,5 @@ GPU_CASES: dict[str, Case] = {
     "layer_norm": Case(
         "gpu_layer_norm", lambda g, x: g.relu(g.layer_norm(x, rand(48), rand(48))), (N, S, 48)
     ),
+    "layer_norm_warps": Case("gpu_layer_norm", _layer_norm(700), (3, 700)),
 }

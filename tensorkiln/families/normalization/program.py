@@ -53,6 +53,11 @@ class RowProgram:
         """out[j] = value(j) for all columns."""
         return loop("j", self.columns, lambda j: self.store(j, value(j)), "element")
 
+    def hold(self, value: Element) -> tuple[Stmt, Element]:
+        """(the statement that computes value(j) for all columns, the loads of its results), which
+        are in the output until it is written."""
+        return self.write(value), self.saved
+
     def store(self, j: Expr, value: Expr) -> Store:
         """out[j] = value, rounded to the type of the output."""
         out = self.group.out
@@ -95,10 +100,10 @@ def softmax(r: RowProgram) -> Stmt:
     Exponentials are stored first and scaled in place, so that each is computed once.
     """
     find, top = r.reduce("top", "max", r.at)
-    exponentials = r.write(lambda j: intrin("exp", r.at(j) - top))
-    add, total = r.reduce("total", "sum", r.saved)
+    exponentials, power = r.hold(lambda j: intrin("exp", r.at(j) - top))
+    add, total = r.reduce("total", "sum", power)
     invert, scale = r.number("scale", const(1, r.dtype) / total)
-    return r.stmt(find, exponentials, add, invert, r.write(lambda j: r.saved(j) * scale))
+    return r.stmt(find, exponentials, add, invert, r.write(lambda j: power(j) * scale))
 
 
 def log_softmax(r: RowProgram) -> Stmt:
