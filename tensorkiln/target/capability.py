@@ -36,6 +36,13 @@ def copies_ahead(target: Target) -> bool:
     return target.kind == "cuda" and least_capability(target) >= ASYNC_COPIES
 
 
+def multiprocessors(target: Target) -> int | None:
+    """The processors of a GPU, each of which runs blocks of its own; None if it is not known."""
+    count = target["multiprocessors"] if target.kind == "cuda" else None
+    assert count is None or isinstance(count, int)
+    return count
+
+
 def shared_memory(target: Target) -> tuple[tuple[str, int], ...]:
     """The bytes that a block of each device with memory of its own may share, by key."""
     devices = devices_of(target)
@@ -57,5 +64,6 @@ __all__ = [
     "keys_with_copies",
     "least_capability",
     "most_shared",
+    "multiprocessors",
     "shared_memory",
 ]

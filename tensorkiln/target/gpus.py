@@ -21,6 +21,15 @@ CUDA_ARCHS: dict[str, int] = {
     **dict.fromkeys(("sm_120a", "sm_121a"), 99),
 }
 
+# Multiprocessors of a common GPU of each architecture: Tesla M10, M40, TX1, P100, P40, TX2, V100,
+# Xavier, T4, A100, A40, Orin, L40, H100, B200, B300, Thor, RTX PRO 6000, GB10.
+CUDA_MULTIPROCESSORS: dict[str, int] = {
+    **{"sm_50": 5, "sm_52": 24, "sm_53": 2, "sm_60": 56, "sm_61": 30, "sm_62": 2},
+    **{"sm_70": 80, "sm_72": 8, "sm_75": 40, "sm_80": 108, "sm_86": 84, "sm_87": 16},
+    **{"sm_89": 142, "sm_90": 132, "sm_100": 148, "sm_103": 148, "sm_110": 20},
+    **{"sm_120": 188, "sm_121": 48},
+}
+
 # The least compute capability whose tensor cores multiply factors of a type by mma.sync.
 TENSOR_CORES = {"float16": 75, "int8": 75, "uint8": 75, "bfloat16": 80, "float32": 80}
 # The architecture whose warpgroups multiply (wgmma); no other one has that, later ones neither.
@@ -151,6 +160,14 @@ CUDA_OPTIONS: tuple[Option, ...] = (
         1 << 20,
     ),
     Option("l2_bytes", int, "second-level cache of the GPU", 1 << 12, 1 << 32),
+    Option(
+        "multiprocessors",
+        int,
+        "processors, each of which runs blocks of its own: products that would leave many idle are "
+        "computed in parts; not given: those of a GPU that is common for the arch",
+        1,
+        1 << 12,
+    ),
     *_COST_OPTIONS,
 )
 ROCM_OPTIONS: tuple[Option, ...] = (
@@ -279,8 +296,8 @@ def canonical_cuda(values: Values, place: str) -> Values:
 
 def known_of_cuda(values: Values) -> Values:
     """Return what follows from the architectures: cost parameters, the precision of products, which
-    instructions compute them and with how many buffers in shared memory, and the shared memory that
-    a block may opt in to on all of them."""
+    instructions compute them and with how many buffers in shared memory, the shared memory that a
+    block may opt in to on all of them, and the number of multiprocessors."""
     shared = _most_shared(values)
     kernel = "wgmma" if set(_all_archs(values)) == {WGMMA} else "mma"
     defaults: Values = {
@@ -288,6 +305,9 @@ def known_of_cuda(values: Values) -> Values:
         "matmul_precision": "float32",
         "matmul_kernel": kernel,
         "matmul_stages": 4,
+        "multiprocessors": min(
+            CUDA_MULTIPROCESSORS[arch.removesuffix("a")] for arch in _all_archs(values)
+        ),
     }
     return defaults | _COSTS
 

@@ -186,7 +186,7 @@ def tile_of(p: Product, target: Target) -> BlockTile | None:
 
 
 def _stages(p: Product, size: tuple[int, int], depth: int, target: Target) -> int:
-    """Parts of shared memory: 2 where the device can copy from memory to memory while threads
+    """Parts of shared memory: several where the device can copy from memory to memory while threads
     compute, both factors are such copies, and there is a second round; else 1."""
     terms = int_value(product(tuple(e for _, e in p.terms)))
     if not copies_ahead(target) or (terms is not None and terms <= depth):
@@ -195,7 +195,9 @@ def _stages(p: Product, size: tuple[int, int], depth: int, target: Target) -> in
         return 1
     shared = target["max_shared_memory_per_block"]
     assert isinstance(shared, int)
-    return _STAGES if _STAGES * _shared_bytes(p, size, depth) <= shared else 1
+    whole = _shared_bytes(p, size, depth)
+    rounds = _STAGES if terms is None else -(-terms // depth)
+    return max(1, min(_STAGES, shared // whole, rounds))
 
 
 def _is_copy(value: Expr) -> bool:

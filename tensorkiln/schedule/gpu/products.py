@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensorkiln.arith import simplify
+from tensorkiln.families.contraction.costs import LEAST_OUTPUTS
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Binary, Expr, IntImm, Reduce, Var, int_value
 from tensorkiln.ir.visit import free_vars, substitute
@@ -18,9 +19,6 @@ from tensorkiln.schedule.group import Group, product
 from tensorkiln.schedule.reductions import reductions_of
 
 Axes = Sequence[tuple[Var, Expr]]
-
-# Output channels from which on the groups of a convolution are a batch of products.
-_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,4 +113,4 @@ def _outputs_of_group(group: Group) -> int | None:
     if anchor is None or anchor.op != "conv2d" or anchor.attrs.groups == 1:
         return None
     outputs = (int_value(group.out_type.shape[1]) or 0) // anchor.attrs.groups
-    return outputs if outputs >= _ROWS else None
+    return outputs if outputs >= LEAST_OUTPUTS else None
