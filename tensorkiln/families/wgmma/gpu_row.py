@@ -15,11 +15,10 @@ from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.kernels.family import Family, operators_of
 from tensorkiln.kernels.fusion import elementwise_epilogue, light
 from tensorkiln.target import Target
-from tensorkiln.target.capability import most_shared
+from tensorkiln.target.capability import most_shared, multiprocessors
 
 PAD = 8  # elements behind each row of the sums in shared memory
 OUT_COLUMNS = 64  # of the sums that a block has in shared memory at a time
-_MULTIPROCESSORS = 132  # of an H100
 _LARGEST = 2 * WARPGROUP_ROWS * WARPGROUP_COLUMNS[-1]  # sums of a block
 # Of the time of a block with the largest tile: copies that begin, and sums that are stored. Fitted
 # to products of 128 to 8192 rows on an H100.
@@ -64,15 +63,18 @@ def warpgroup_tile(
     tiles = [WarpgroupTile(r * WARPGROUP_ROWS, c) for r in (1, 2) for c in WARPGROUP_COLUMNS]
     fit = [t for t in tiles if t.threads <= threads and t.shared <= shared]
     extents = rows or _TYPICAL, columns or _TYPICAL
-    return min(fit, key=lambda t: _time(t, *extents, batch), default=None)
+    processors = multiprocessors(target) or 1
+    return min(fit, key=lambda t: _time(t, *extents, batch, processors), default=None)
 
 
-def _time(t: WarpgroupTile, rows: int, columns: int, batch: int) -> tuple[float, int]:
+def _time(
+    t: WarpgroupTile, rows: int, columns: int, batch: int, processors: int
+) -> tuple[float, int]:
     """What a product takes, in units of a block of the largest tile: multiprocessors, of which each
     has a block at a time, wait for the last of a wave; a block takes as long as its sums, and some
     time besides. Of equal tiles, the one that copies least."""
     blocks = batch * -(-rows // t.rows) * -(-columns // t.columns)
-    waves = -(-blocks // _MULTIPROCESSORS)
+    waves = -(-blocks // processors)
     return waves * (t.rows * t.columns / _LARGEST + _BESIDES), t.factors
 
 
