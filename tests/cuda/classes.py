@@ -49,8 +49,8 @@ NAMES = (*KERNELS, *HALVES, *SCHEDULED)
 # What kernels are scheduled for, the least that has asynchronous copies; and what came before it.
 TARGETS = {arch: Target({"kind": "cuda", "arch": arch}) for arch in ("sm_75", "sm_80")}
 TARGET = TARGETS["sm_80"]
-# Takes seconds as a whole: the first block only.
-ONE_BLOCK = {"linear_large"}
+# Take seconds as a whole: the first block only.
+ONE_BLOCK = {"linear_large", "linear_wide"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from tests.schedule.gpu.runner import DeviceRunner
 
 CUDA = Target("cuda")
 ORDERS = [(FORWARD, 0), (BACKWARD, 0), (RANDOM, 1), (RANDOM, 2)]
-LARGE = {"linear_large"}  # takes seconds: in one order
+LARGE = {"linear_large", "linear_wide"}  # take seconds: in one order
 
 
 def _classes() -> Battery:

@@ -36,6 +36,7 @@ ARCHS = ("sm_75", *GOLDEN_ARCHS, "sm_86", "sm_89", "sm_90", "sm_100a", "sm_120a"
 # the registers in other kernels, which only a chip can judge.
 SPILLED = {
     ("sm_75", "avg_pool_image"): 8,
+    ("sm_80", "conv2d_channels"): 8,
     **{(arch, "top_k"): 16 for arch in ("sm_80", "sm_90", "sm_90a", "sm_100a")},
 }
 

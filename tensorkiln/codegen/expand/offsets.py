@@ -7,8 +7,22 @@ from dataclasses import dataclass
 from tensorkiln.arith import simplify
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.dtype import INT64, DType
-from tensorkiln.ir.expr import Binary, Broadcast, Expr, IntImm, Ramp, cast, const, int_value
+from tensorkiln.ir.dtype import INT32, INT64, DType
+from tensorkiln.ir.expr import (
+    Binary,
+    Broadcast,
+    Cast,
+    Expr,
+    IntImm,
+    Ramp,
+    binary,
+    cast,
+    const,
+    int_value,
+)
+from tensorkiln.ir.visit import has_load
+
+_NARROW = 1 << 31  # no int32 is as large
 
 
 @dataclass(slots=True)
@@ -69,6 +83,40 @@ def _add(total: Offset, e: Expr, scale: int) -> None:
             _add(total, a * c, scale * value)
         case _:
             total.terms.append((scale, e))
+
+
+def with_constants_apart(offset: Offset) -> Offset:
+    """The same offset, in whose terms nothing constant is added before a narrow index becomes an
+    int64: then accesses of one loop that are a constant number of elements apart share a pointer.
+
+    Parts of an index i + c of int32, c > 0, may wrap around, but as it is used to find an element,
+    0 <= i + c < 2**31, so -c <= i < 2**31 does not. Loaded numbers stay as they are.
+    """
+    total = Offset(offset.constant, [])
+    for scale, e in offset.terms:
+        if isinstance(e, Cast) and e.a.dtype == INT32 and not has_load(e):
+            narrow, constant = _apart(e.a)
+            if 0 < constant < _NARROW:
+                total.constant += scale * constant
+                e = cast(narrow, INT64)
+        if int_value(e) != 0:
+            total.terms.append((scale, e))
+    return total
+
+
+def _apart(e: Expr) -> tuple[Expr, int]:
+    """(an index without the constants that are added to it, their sum)"""
+    if isinstance(e, IntImm):
+        return const(0, e.dtype), e.value
+    match e:
+        case Binary("add" | "sub" as op, a, b):
+            (x, m), (y, n) = _apart(a), _apart(b)
+            if m or n:
+                return binary(op, x, y), m + n if op == "add" else m - n
+        case Binary("mul", a, IntImm(factor)):
+            if (apart := _apart(a))[1]:
+                return apart[0] * factor, apart[1] * factor
+    return e, 0
 
 
 def register_key(kernel: str, buf: Buffer, indices: tuple[Expr, ...]) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from tensorkiln.codegen.expand.offsets import flat_offset
+from tensorkiln.codegen.expand.offsets import flat_offset, with_constants_apart
 from tensorkiln.codegen.llvm.arithmetic import int_binary
 from tensorkiln.codegen.llvm.conversions import convert
 from tensorkiln.codegen.llvm.types import memory_type
@@ -43,6 +43,8 @@ def base_address(
     flat, lane_stride = flat_offset(buf, indices)
     if lane_stride is None:
         return "", 0, None
+    if w.constants_apart:
+        flat = with_constants_apart(flat)
     st = w.state
     size = buf.dtype.bytes
     by_depth: dict[int, list[tuple[int, Expr]]] = {}

@@ -83,6 +83,7 @@ class KernelWriter:
     """Writes one PrimFunc and the bodies of its parallel loops as LLVM functions."""
 
     helper_attributes = "#0"  # of functions that the kernel calls, those of the kernel
+    constants_apart = False  # whether addresses of narrow indices share what is not constant
 
     def __init__(
         self, func: PrimFunc, target: Target, expressions: Expressions, statements: Statements

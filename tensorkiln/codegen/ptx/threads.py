@@ -38,6 +38,7 @@ class DeviceWriter(KernelWriter):
     """Writes a device function."""
 
     helper_attributes = "nounwind"  # the kernel's say how many threads a block has
+    constants_apart = True
     launch: Launch
     in_threads: bool = False
     for_products: bool = False  # warpgroups multiply what threads write to shared memory

@@ -11,6 +11,7 @@ GPU_CASES: dict[str, Case] = {
     "linear_symbolic": Case("gpu_contraction", lambda g, x: g.linear(x, rand(50, 70)), (N, 50)),
     "linear_rows": Case("gpu_contraction", lambda g, x: g.linear(x, rand(50, 70)), (N, S, 50)),
     "linear_large": Case("gpu_contraction", lambda g, x: g.linear(x, rand(16, 2048)), (2048, 16)),
+    "linear_wide": Case("gpu_contraction", lambda g, x: g.linear(x, rand(66, 1408)), (1536, 66)),
     "matmul": Case("gpu_contraction", lambda g, x: g.matmul(x, x, transpose_b=True), (3, 20, 16)),
     "matmul_symbolic": Case(
         "gpu_contraction", lambda g, x: g.matmul(x, x, transpose_b=True), (2, S, 16)

@@ -20,14 +20,16 @@ A tile of a factor is copied along the axis (its own or the terms) in which its 
 adjacent in memory, in vectors of up to 16 bytes. Elements of an image are gathered one at a time.
 Where a tile has whole windows, all elements that a thread copies are of one channel and one column,
 so most of their address is computed once. On devices that copy while threads compute, shared memory
-has two parts, one of which is filled for the next round.
+has two parts, one of which is filled for the next round. There a thread of the largest tile has
+8 x 16 sums, which multiply what it loads most often, and loads the factors of a term while it
+multiplies those of the term before.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, Load, buffer
@@ -38,7 +40,7 @@ from tensorkiln.ir.expr import (
     int_value,
     neutral,
 )
-from tensorkiln.ir.stmt import PrimFunc, Stmt, Store
+from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
 from tensorkiln.schedule.build import loop, nest, within
 from tensorkiln.schedule.gpu.block import each_thread
 from tensorkiln.schedule.gpu.grid import bind_threads, most_threads
@@ -53,7 +55,7 @@ from tensorkiln.schedule.gpu.tiles import (
 from tensorkiln.schedule.group import Group, inplace_params, product
 from tensorkiln.schedule.primitives import Cooperative, Schedule
 from tensorkiln.target import Target
-from tensorkiln.target.capability import copies_ahead
+from tensorkiln.target.capability import copies_ahead, most_shared
 
 # With fewer rows or columns, most of a tile would be computed in vain.
 _LEAST = 8
@@ -64,20 +66,23 @@ _WARP_DOWN, _WARP_ACROSS = 4, 8
 # The largest tile, and the number of tiles that fill a device: with fewer, smaller tiles are
 # better.
 _LARGEST, _FULL = 128, 128
+_WIDE_ACROSS = 8  # threads along columns of the largest tile, where copies go on
 _SYMBOLIC = 64  # the tile of an extent that is not known
 _SUMS = 64  # of a thread, at most
 _GROUP = 4  # adjacent rows or columns of a thread
 _DEPTH = 16
+# The same for copies ahead of the largest tile, where a multiprocessor has room for two blocks: the
+# waits at the end of a round cost less.
+_DEEP = 32
 _STAGES = 2  # of shared memory, where copies go on while threads compute
 _WINDOW = 36  # terms of whole windows that are copied at a time, at most
 _SHARED = 24 << 10  # bytes of a block: two blocks then fit any device
 _VECTOR = 16  # bytes
 _BANKS = 128  # bytes of a word of each bank of shared memory
 _CHUNK, _ODD_CHUNK = 8, 9  # terms that neighbouring threads copy
-# The same for copies ahead of the largest tile. They read half a sector, whose other half the cache
-# keeps for the next copy. In return a thread computes half the addresses: with so many sums it has
-# no registers for more.
-_CHUNK_FULL = 4
+# The same for copies ahead of the largest tile: a warp reads two lines of memory at a time, each of
+# which takes a turn of the first-level cache.
+_CHUNK_FULL = 16
 # Terms that are unrolled together. With more of them, ptxas loads the factors of all terms first,
 # and takes up to 208 registers for four sums.
 _UNROLLED = 9
@@ -119,9 +124,11 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
 
 
 def _unroll_terms(s: Schedule, tile: BlockTile) -> None:
-    together = next(n for n in range(_UNROLLED, 0, -1) if tile.depth % n == 0)
+    terms = 2 if tile.ahead else 1  # of an iteration
+    count = tile.depth // terms
+    together = next(n for n in range(_UNROLLED // terms, 0, -1) if count % n == 0)
     for name in s.loops(role=_TERM):
-        s.unroll(s.split(name, together).inner if together < tile.depth else name)
+        s.unroll(s.split(name, together).inner if together < count else name)
 
 
 def _set_gaps(s: Schedule, copied: _Copied, tile: BlockTile) -> None:
@@ -137,7 +144,9 @@ def _set_gaps(s: Schedule, copied: _Copied, tile: BlockTile) -> None:
 @dataclass(frozen=True, slots=True)
 class BlockTile:
     """The tile of a block: `rows` x `columns` sums, by `down` x `across` threads, `depth` terms per
-    round. With two `stages`, the terms of the next round are copied while a round computes."""
+    round. With two `stages`, the terms of the next round are copied while a round computes.
+    `ahead`: on a GPU of NVIDIA, factors of a term are loaded while those of the term before are
+    multiplied."""
 
     rows: int
     columns: int
@@ -145,6 +154,7 @@ class BlockTile:
     down: int
     across: int
     stages: int
+    ahead: bool = False
 
     @property
     def threads(self) -> int:
@@ -182,7 +192,23 @@ def tile_of(p: Product, target: Target) -> BlockTile | None:
     )
     size = next(fits, usual)
     depth = _depth(p, size, threads, target)
-    return BlockTile(*size, depth, down, across, _stages(p, size, depth, target))
+    tile = BlockTile(*size, depth, down, across, _stages(p, size, depth, target))
+    return _wide(p, tile, target)
+
+
+def _wide(p: Product, tile: BlockTile, target: Target) -> BlockTile:
+    """The largest tile, where copies go on and sums take a register each, with twice as many sums
+    for each thread, and deeper rounds if two blocks then have room; any other tile as it is."""
+    is_largest = (tile.rows, tile.columns) == (_LARGEST, _LARGEST)
+    if not is_largest or tile.stages == 1 or p.dtype.bytes > 4:
+        return tile
+    terms = int_value(product(tuple(e for _, e in p.terms)))
+    needed = 2 * _STAGES * _shared_bytes(p, (tile.rows, tile.columns), _DEEP)
+    is_long = terms is None or terms >= 2 * _DEEP
+    depth = _DEEP if is_long and needed <= most_shared(target) else tile.depth
+    return replace(
+        tile, depth=depth, down=tile.threads // 2 // _WIDE_ACROSS, across=_WIDE_ACROSS, ahead=True
+    )
 
 
 def _stages(p: Product, size: tuple[int, int], depth: int, target: Target) -> int:
@@ -355,34 +381,53 @@ class _Tiles:
     def _products(self, t: Expr) -> Stmt:
         """The statement that adds the products of the terms in shared memory to the sums of thread
         t."""
-        dtype = self.p.dtype
-        rows = buffer("row", self.down, dtype, "register")
-        columns = buffer("column", self.across, dtype, "register")
+        depth, dtype = self.tile.depth, self.p.dtype
+        slots = (2,) if self.tile.ahead else ()  # for the factors of a term, and of the next one
+        rows = buffer("row", (*slots, *self.down), dtype, "register")
+        columns = buffer("column", (*slots, *self.across), dtype, "register")
 
-        def term(k: Expr) -> Stmt:
+        def load(k: Expr, *slot: Expr) -> Stmt:
             def row(r: Expr, i: Expr) -> Stmt:
                 row_index = simplify(self._row(t, r) + i)
-                return Store(rows, (r, i), Load(self.left.buffer, (k, row_index)))
+                return Store(rows, (*slot, r, i), Load(self.left.buffer, (k, row_index)))
 
             def column(c: Expr, h: Expr, j: Expr) -> Stmt:
                 column_index = simplify(self._column(t, c) + h * self.lanes + j)
-                return Store(columns, (c, h, j), Load(self.right.buffer, (k, column_index)))
+                value = Load(self.right.buffer, (k, column_index))
+                return Store(columns, (*slot, c, h, j), value)
 
-            def add(r: Expr, i: Expr, c: Expr, h: Expr, j: Expr) -> Stmt:
+            loads = [
+                nest(["r", "i"], self.down, row, [_REGISTER] * 2),
+                nest(["c", "h", "j"], self.across, column, self.column_roles),
+            ]
+            # In this order ptxas finds registers in fewer equal banks for two terms at once.
+            return seq(*(reversed(loads) if slot else loads))
+
+        def add(*slot: Expr) -> Stmt:
+            def product(r: Expr, i: Expr, c: Expr, h: Expr, j: Expr) -> Stmt:
                 index = (t, r, i, c, h, j)
-                value = Load(rows, (r, i)) * Load(columns, (c, h, j))
+                value = Load(rows, (*slot, r, i)) * Load(columns, (*slot, c, h, j))
                 return Store(self.sums, index, Load(self.sums, index) + value)
 
-            names, down = ["r", "i", "c", "h", "j"], [_REGISTER] * 2
-            column_roles = self.column_roles
-            return within(
-                [rows, columns],
-                nest(names[:2], self.down, row, down),
-                nest(names[2:], self.across, column, column_roles),
-                nest(names, [*self.down, *self.across], add, [*down, *column_roles]),
+            roles = [_REGISTER, _REGISTER, *self.column_roles]
+            return nest(["r", "i", "c", "h", "j"], [*self.down, *self.across], product, roles)
+
+        if not self.tile.ahead:
+            term = lambda k: within([rows, columns], load(k), add())  # noqa: E731
+            return loop("term", depth, term, _TERM)
+
+        def two_terms(pair: Expr) -> Stmt:
+            first = pair * 2
+            return seq(
+                load(simplify(first + 1), IntImm(1)),
+                add(IntImm(0)),
+                # Behind the last term, the first one again, which nobody multiplies.
+                load(simplify((first + 2) % depth), IntImm(0)),
+                add(IntImm(1)),
             )
 
-        return loop("term", self.tile.depth, term, _TERM)
+        pairs = loop("pair", depth // 2, two_terms, _TERM)
+        return within([rows, columns], load(IntImm(0), IntImm(0)), pairs)
 
     @property
     def _warps(self) -> bool:
@@ -396,8 +441,13 @@ class _Tiles:
         if not self._warps:
             return t // across, t % across
         warps, lane = across // _WARP_ACROSS, t % warp
-        down = t // (warp * warps) * _WARP_DOWN + lane // _WARP_ACROSS
-        return down, t // warp % warps * _WARP_ACROSS + lane % _WARP_ACROSS
+        # GPUs of NVIDIA load vectors of 16 bytes for half a warp in one turn if all pairs of
+        # neighbours, or all of threads that are two apart, load the same: here the former of a row
+        # of the right factor, the latter of a row of the left one.
+        above = 2 if self.tile.ahead else 1
+        down = t // (warp * warps) * _WARP_DOWN
+        down = down + lane // (above * _WARP_ACROSS) * above + lane % above
+        return down, t // warp % warps * _WARP_ACROSS + lane // above % _WARP_ACROSS
 
     def _row(self, t: Expr, r: Expr) -> Expr:
         """The first row, in the tile, of group r of thread t."""
