@@ -171,10 +171,14 @@ def attention(dtype: str, shape: Sizes, dry: Sizes) -> Callable[[Gpu], Work]:
         def check(outputs: list[Array]) -> str:
             return off_by(outputs[0][0][:, some], want, TOLERANCE[dtype])
 
-        rung = Rung("Tensorkiln", {}, ("gpu_attention_tensor_cores",))
+        warps = Rung(
+            "Tensorkiln, warps", {"matmul_kernel": "mma"}, ("gpu_attention_tensor_cores",), "sm_90a"
+        )
+        warpgroups = Rung("Tensorkiln", {}, (*warps.kernel_classes, "gpu_attention_wgmma"))
+        rungs = (r for r in (warpgroups, warps) if r.only in ("", gpu.arch))
         attend = "scaled_dot_product_attention"
         peer = Peer("sdpa, torch", lambda t: getattr(t.nn.functional, attend), gpu, inputs)
-        contenders = [climbed(gpu, rung, mod, inputs)]
+        contenders = [climbed(gpu, rung, mod, inputs) for rung in rungs]
         return Work(
             contenders, peer.contender, check, 4.0 * heads * length**2 * size, "FLOP", "sdpa"
         )

@@ -152,21 +152,39 @@ def _load_matrix(count: int, transposed: bool) -> DeviceInstruction:
 # Rows of the left factor of a warpgroup's product, its terms, and how many columns it may have.
 WARPGROUP_ROWS, WARPGROUP_TERMS, WARPGROUP_COLUMNS = 64, 64, (64, 128, 256)
 TRANSPOSED = ("", "a", "b", "ab")
+# Terms and columns of the products of attention: of queries with keys, and of weights, which
+# threads hold, with values.
+ATTENTION_SIZES = (64, 128)
 MATRIX_ALIGN = 1024  # bytes, of its factors: eight rows of 128, after which their pattern repeats
 
 
-def _warpgroup_mma(columns: int, transposed: str) -> DeviceInstruction:
-    """a * b + c, of whole matrices in shared memory, which the instruction reads itself."""
-    lhs_size, rhs_size = WARPGROUP_ROWS * WARPGROUP_TERMS, columns * WARPGROUP_TERMS
+def warpgroup_mma_name(
+    columns: int, transposed: str = "", terms: int = WARPGROUP_TERMS, fragment: bool = False
+) -> str:
+    """The name of a product of a warpgroup. `transposed` has the letters of the factors, "a" and
+    "b", that are transposed; with `fragment` threads hold the left one."""
+    tail = f"_transposed_{transposed}" if transposed else ""
+    kind = "fragment_" * fragment
+    return f"warpgroup_mma_{kind}m{WARPGROUP_ROWS}n{columns}k{terms}{tail}"
+
+
+def _warpgroup_mma(
+    columns: int, transposed: str, terms: int = WARPGROUP_TERMS, fragment: bool = False
+) -> DeviceInstruction:
+    """a * b + c, of whole matrices in shared memory, which the instruction reads itself; with
+    `fragment`, the threads hold a."""
+    lhs_size, rhs_size = WARPGROUP_ROWS * terms, columns * terms
+    if fragment:
+        lhs_size //= WARPGROUP_THREADS
     sums = f"float32x{WARPGROUP_ROWS * columns // WARPGROUP_THREADS}"
     shape = f"m{WARPGROUP_ROWS}n{columns}"
     text = InstructionText(f"wgmma.mma_async.sync.aligned.{shape}k16", archs=("sm_90a",))
     return DeviceInstruction(
-        f"warpgroup_mma_{shape}k{WARPGROUP_TERMS}{'_transposed_' * bool(transposed)}{transposed}",
+        warpgroup_mma_name(columns, transposed, terms, fragment),
         WARPGROUP,
         tuple(_signature(f"{sums} {t}x{lhs_size} {t}x{rhs_size} {sums}") for t in HALF_TYPES),
         {"ptx": (text,)},
-        {0: ("shared",), 1: ("shared",)},
+        dict.fromkeys(range(int(fragment), 2), ("shared",)),
     )
 
 
@@ -219,6 +237,13 @@ DEVICE_INSTRUCTIONS: dict[str, DeviceInstruction] = {
             _each_count("float32x{n} float32x{n}", *_COUNTS),
             {"ptx": (InstructionText("ex2.approx.ftz.f", capability=50),)},
         ),
+        # The larger of a and b; of a number and a NaN the number.
+        DeviceInstruction(
+            "thread_max",
+            THREAD,
+            _each_count("float32x{n} float32x{n} float32x{n}", *_COUNTS),
+            {"ptx": (InstructionText("fmax.f", capability=50),)},
+        ),
         # The nearest number of 11 significant bits, ties away from zero: a factor of m16n8k8.
         DeviceInstruction(
             "thread_round_tf32",
@@ -256,13 +281,22 @@ DEVICE_INSTRUCTIONS: dict[str, DeviceInstruction] = {
         # roundings that the device chooses, of 64 terms for each row of a and column of b. Elements
         # of 16 bits lie in rows of 128 bytes, whose pieces of 16 bytes are permuted by the number
         # of the row (`swizzled` in schedule/intrin/warpgroup.py); a matrix begins at a multiple of
-        # 1024 bytes. Of a transposed factor, each row of 128 bytes is of one term.
+        # 1024 bytes. Of a transposed factor, each row of 128 bytes is of one term. Of 128 terms,
+        # the second half of either matrix lies behind the first.
         *(_warpgroup_mma(n, factors) for n in WARPGROUP_COLUMNS for factors in TRANSPOSED),
+        *(
+            _warpgroup_mma(n, "b" * fragment, terms, fragment)
+            for fragment in (False, True)
+            for n in ATTENTION_SIZES
+            for terms in ATTENTION_SIZES
+            if fragment or terms > WARPGROUP_TERMS
+        ),
     )
 }
 
 
 __all__ = [
+    "ATTENTION_SIZES",
     "DEVICE_INSTRUCTIONS",
     "MATRIX_ALIGN",
     "SUBGROUP",
@@ -277,4 +311,5 @@ __all__ = [
     "WARP_THREADS",
     "DeviceInstruction",
     "InstructionText",
+    "warpgroup_mma_name",
 ]

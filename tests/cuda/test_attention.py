@@ -362,7 +362,7 @@ def test_every_barrier_is_missed() -> None:
 
 def test_targets() -> None:
     a = CASES["whole tiles"]
-    for arch in ("sm_80", "sm_86", "sm_90", "sm_90a", "sm_100a", "sm_120a"):
+    for arch in ("sm_80", "sm_86", "sm_90", "sm_100a", "sm_120a"):
         for dtype in BITS:
             assert classes_of(a, dtype, {"kind": "cuda", "arch": arch}) == {CLASS}
     for also in ({"arch": "sm_75"}, {"arch": "sm_90", "also": ["sm_75"]}):
@@ -440,7 +440,7 @@ EVERY = [
     (types, name, arch)
     for types in TARGETS
     for name in LARGE
-    for arch in ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120a")
+    for arch in ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100a", "sm_120a")
 ] + [("float16, sm_75", name, "sm_75") for name in LARGE]
 
 

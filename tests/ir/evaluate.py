@@ -34,6 +34,7 @@ from tensorkiln.schedule.intrin.fragments import (
     right_fragment,
     shape_named,
     sums_fragment,
+    warpgroup_left,
     warpgroup_sums,
 )
 from tests.ir import numbers
@@ -370,7 +371,17 @@ class Machine:
         assert loop is not None and loop.attrs["thread"] == "threadIdx.x"
         thread = (self.vars[loop.var] - self.eval(loop.lo)) % WARPGROUP_THREADS
         flips, matrices = e.name.partition("_transposed_")[2], []
+        columns = 2 * e.args[2].dtype.lanes
+        terms = e.args[1].dtype.lanes // columns
         for which, a in zip("ab", e.args, strict=False):
+            if "fragment" in e.name and which == "a":
+                of_left = warpgroup_left(terms)
+                matrix = np.zeros((of_left.rows, terms))
+                for t, elements in enumerate(self._in_threads(a, WARPGROUP_THREADS)[1]):
+                    for k, x in enumerate(elements):
+                        matrix[of_left.place(t, k)] = x
+                matrices.append(matrix)
+                continue
             assert isinstance(a, Load)
             row, column = (lane_of(i, E.IntImm(0)) for i in a.indices)
             assert row is not None and column is not None and self.eval(column) == 0
@@ -380,8 +391,12 @@ class Machine:
             start = flat.__array_interface__["data"][0]
             for seen in self.watch:
                 seen[False].update(range(start + at * 2, start + (at + count) * 2, 2))
-            places = swizzled_places(count // WARPGROUP_TERMS, which in flips)
-            matrices.append(flat[at + places].astype(np.float64))
+            size = count // terms
+            places = swizzled_places(size, which in flips)
+            steps = range(0, count, size * WARPGROUP_TERMS)
+            matrices.append(
+                np.hstack([flat[at + first + places].astype(np.float64) for first in steps])
+            )
         sums = self.whole(e.args[2])
         f = warpgroup_sums(2 * len(sums))
         left, right = matrices
@@ -453,6 +468,7 @@ _OF_LANES: dict[str, Callable[..., Any]] = {
     "thread_exp2": numbers.exp2_approximate,
     "thread_fma": lambda *xs: numbers.intrinsic("fma", list(xs), FLOAT32),
     "thread_load_half": lambda x: x,
+    "thread_max": lambda x, y: x if math.isnan(y) or x > y else y,
     "thread_round_tf32": numbers.round_tf32,
 }
 _PLAIN: dict[tuple[bool, bool], Callable[[Any], Value]] = {

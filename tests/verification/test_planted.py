@@ -151,7 +151,8 @@ def _group_of(exe: tk.Executable, name: str) -> set[str]:
 
 
 # Emulated, it takes seconds.
-SLOW = {("cuda", "gpu_attention"), ("cuda", "gpu_attention_tensor_cores"), ("cuda", "gpu_wgmma")}
+_ATTENTIONS = ("gpu_attention", "gpu_attention_tensor_cores", "gpu_attention_wgmma")
+SLOW = {("cuda", c) for c in (*_ATTENTIONS, "gpu_wgmma")}
 FAMILIES = cases()
 COMPILED = [kind for on, kind in FAMILIES if on == "cpu" and kind not in ONLY_IN_TILES]
 

@@ -81,6 +81,9 @@ def emit_ptx_ir(func: PrimFunc, target: Target) -> str:
     # this one, it takes up to 128. Products of warpgroups need more than 128 for their sums.
     many = math.prod(w.launch.block) == _TWICE and register_words in _MANY and not w.for_products
     two = ' "nvvm.minctasm"="2"' if many else ""
+    # Registers that threads leave to others are counted from those with which they begin.
+    if w.registers:
+        two = f' "nvvm.maxnreg"="{w.registers}"'
     attributes = f'attributes #0 = {{ nounwind "nvvm.reqntid"="{size}"{two} }}'
     text = "\n\n".join([*w.messages, *w.functions, "\n".join(sorted(w.declares)), attributes])
     return text + "\n\n!0 = !{i32 1}\n"

@@ -153,18 +153,20 @@ def _reduced(w: KernelWriter, e: Intrin, name: str) -> str:
 
 
 def _by_lane(w: KernelWriter, e: Intrin, name: str, result: str) -> str:
-    """An instruction on scalars, applied to each lane. The result has as many bits as the operand,
-    and in LLVM the type `result`, or its own if that is empty."""
-    (a,) = e.args
-    t, vector = llvm_type(a.dtype), w.value(a)
-    element = llvm_type(a.dtype.element)
-    output = vector
-    for k in range(a.dtype.lanes):
-        x = vector if a.dtype.lanes == 1 else w.line(f"extractelement {t} {vector}, i32 {k}")
-        lane = _called(w, name, [f"{element} {x}"], result or element, a.dtype.element)
+    """An instruction on scalars, applied to each lane. The result has as many bits as the first
+    operand, and in LLVM the type `result`, or its own if that is empty."""
+    dtype = e.args[0].dtype
+    t, element = llvm_type(dtype), llvm_type(dtype.element)
+    vectors = [w.value(a) for a in e.args]
+    output = vectors[0]
+    for k in range(dtype.lanes):
+        args = vectors
+        if dtype.lanes > 1:
+            args = [w.line(f"extractelement {t} {x}, i32 {k}") for x in vectors]
+        lane = _called(w, name, [f"{element} {x}" for x in args], result or element, dtype.element)
         if result:
             lane = w.line(f"bitcast {result} {lane} to {element}")
-        if a.dtype.lanes == 1:
+        if dtype.lanes == 1:
             return lane
         output = w.line(f"insertelement {t} {output}, {element} {lane}, i32 {k}")
     return output

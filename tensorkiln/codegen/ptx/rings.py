@@ -31,7 +31,7 @@ from tensorkiln.codegen.ptx.boxes import SOURCE_ALIGN, TensorMapBox
 from tensorkiln.codegen.ptx.copies import write_wait
 from tensorkiln.codegen.ptx.threads import DeviceWriter, branch, thread_register, write_barrier
 from tensorkiln.codegen.ptx.warpgroup import write_fence
-from tensorkiln.ir.device_instructions import WARP_THREADS
+from tensorkiln.ir.device_instructions import WARP_THREADS, WARPGROUP_THREADS
 from tensorkiln.ir.dtype import INT32, INT64
 from tensorkiln.ir.expr import cast, int_value
 from tensorkiln.ir.launch import BARRIER_BYTES, launch_of, thread_of
@@ -48,6 +48,8 @@ _COPIED = f"void @llvm.nvvm.cp.async.mbarrier.arrive.noinc.shared({_BARRIER})"
 _TRY = f"i1 @llvm.nvvm.mbarrier.try.wait.parity.scope.cta.space.cta({_BARRIER}, i32)"
 _WARP = "void @llvm.nvvm.bar.warp.sync(i32)"
 _EXPECT = f"i64 @llvm.nvvm.mbarrier.arrive.expect.tx.scope.cta.space.cta({_BARRIER}, i32)"
+# Registers of a multiprocessor, and how a warpgroup may share them out (setmaxnreg of sm_90a).
+_REGISTERS, _REGISTER_UNIT, _MOST_REGISTERS, _OF_PRODUCER = 65536, 8, 240, 40
 
 
 def require_ring(f: PrimFunc, archs: tuple[str, ...]) -> None:
@@ -118,13 +120,44 @@ def _write(w: DeviceWriter, ring: Ring) -> None:
                 w.enter(label)
                 w.of_block = (ring.producers if producer else consumers, 1, 1)
                 w.behind = consumers if producer else 0
+                shares = _register_shares(w, ring.producers, consumers)
+                if shares:
+                    _set_registers(w, shares[producer], producer)
                 _rounds(w, ring, first, producer, boxes)
-                if producer and boxes:  # threads come to the next barrier of the block together
-                    _meet(w)
+                if producer and (boxes or shares):
+                    _meet(w)  # threads come to the next barrier of the block together
+                if shares:
+                    w.registers = _at_entry(block[0])
+                    _set_registers(w, w.registers, not producer)
                 w.emit(f"  br label %{end}")
     w.of_block, w.behind = block, 0
     w.enter(end)
     w.state.written(None)
+
+
+def _at_entry(threads: int) -> int:
+    """The most registers of each thread of a block with which it begins."""
+    return _REGISTERS // threads // _REGISTER_UNIT * _REGISTER_UNIT
+
+
+def _register_shares(w: DeviceWriter, producers: int, consumers: int) -> tuple[int, int] | None:
+    """How many registers a consumer and a producer have while a ring turns, where whole warpgroups
+    copy: these leave most of theirs to the others. None if each keeps what it has."""
+    if not w.for_products or producers % WARPGROUP_THREADS or consumers % WARPGROUP_THREADS:
+        return None
+    threads = producers + consumers
+    if not _OF_PRODUCER < _at_entry(threads) < _MOST_REGISTERS:
+        return None
+    pool = _at_entry(threads) * threads - _OF_PRODUCER * producers
+    share = pool // consumers // _REGISTER_UNIT * _REGISTER_UNIT
+    return min(share, _MOST_REGISTERS), _OF_PRODUCER
+
+
+def _set_registers(w: DeviceWriter, count: int, fewer: bool) -> None:
+    """Change how many registers the threads of a warpgroup have."""
+    name = f"void @llvm.nvvm.setmaxnreg.{'dec' if fewer else 'inc'}.sync.aligned.u32"
+    w.declares.add(f"declare {name}(i32)")
+    w.emit(f"  call {name}(i32 {count})")
 
 
 def _boxes(w: DeviceWriter, ring: Ring) -> list[TensorMapBox]:

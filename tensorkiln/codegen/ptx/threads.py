@@ -45,6 +45,7 @@ class DeviceWriter(KernelWriter):
     copies: bool = False  # the nest of threads around is asynchronous
     copied_at_once: bool = False  # some of them by loads and stores
     batches: bool = False  # threads wait for some of their batches of copies
+    registers: int = 0  # with which threads begin, where warpgroups leave some to others
     shared: str = ""  # where the memory of a block begins
     # The threads that run what is written, and how many are before them along x.
     of_block: tuple[int, int, int] = (1, 1, 1)

@@ -11,6 +11,8 @@ wrote only after a fence of the writing threads and a barrier.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tensorkiln.arith import simplify
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.llvm.addresses import address, alignment
@@ -23,7 +25,7 @@ from tensorkiln.ir.device_instructions import (
     WARPGROUP,
     WARPGROUP_TERMS,
 )
-from tensorkiln.ir.expr import Expr, IntImm, Intrin, Var
+from tensorkiln.ir.expr import Broadcast, Expr, IntImm, Intrin, Var, const
 from tensorkiln.ir.lanes import lane_of
 
 _TERMS = 16  # of one wgmma
@@ -38,6 +40,10 @@ _SWIZZLED = 1 << 62
 _STEP, _STEP_TRANSPOSED = 2 * _TERMS, 128 * _TERMS
 
 
+_WORDS = 4  # registers in which a thread holds 16 terms of a left factor
+_Operands = list[tuple[str, str]]  # of one product of 16 terms: constraints, values with their type
+
+
 def is_of_warpgroup(e: Intrin) -> bool:
     """Whether an instruction is a product of a warpgroup."""
     row = DEVICE_INSTRUCTIONS.get(e.name)
@@ -49,23 +55,30 @@ def write_product(w: KernelWriter, e: Intrin, name: str) -> str:
     lhs, rhs, sums = e.args
     transposed = e.name.partition("_transposed_")[2]
     flips = "a" in transposed, "b" in transposed
-    starts = [_descriptor(w, m, flip) for m, flip in zip((lhs, rhs), flips, strict=True)]
-    t, vector, count = llvm_type(sums.dtype), w.value(sums), sums.dtype.lanes
-    # Inline assembly takes and returns scalars: the vector of sums is taken apart, and put together
-    # again.
-    elements = [w.line(f"extractelement {t} {vector}, i32 {k}") for k in range(count)]
-    steps = [
-        [w.line(f"add i64 {start}, {k * size // _UNIT}") for k in range(WARPGROUP_TERMS // _TERMS)]
-        for start, flip in zip(starts, flips, strict=True)
-        for size in (_STEP_TRANSPOSED if flip else _STEP,)
+    t, count = llvm_type(sums.dtype), sums.dtype.lanes
+    columns = 2 * count
+    terms = rhs.dtype.lanes // columns
+    in_memory = 0 in DEVICE_INSTRUCTIONS[e.name].memory
+    factors = [
+        _steps(w, lhs, flips[0], terms) if in_memory else _words(w, lhs),
+        _steps(w, rhs, flips[1], terms),
     ]
-    text = _assembly(name, lhs.dtype.row.ptx, count, len(steps[0]), flips)
-    places = [x for pair in zip(*steps, strict=True) for x in pair]
-    outputs, inputs = ",".join(["=f"] * count), ",".join(map(str, range(count)))
-    bounds = f"{outputs},{','.join(['l'] * len(places))},{inputs},~{{memory}}"
-    args = ", ".join([*(f"i64 {x}" for x in places), *(f"float {x}" for x in elements)])
+    # The first of the products need not add to zeros.
+    adds = not (isinstance(sums, Broadcast) and sums.a == const(0, sums.a.dtype))
+    operands = [x for pair in zip(*factors, strict=True) for step in pair for x in step]
+    text = _assembly(name, lhs.dtype.row.ptx, count, factors, flips, adds)
+    bounds = ["=f" if adds else "=&f"] * count + [constraint for constraint, _ in operands]
+    args = [value for _, value in operands]
+    if adds:
+        # Inline assembly takes and returns scalars: the vector of sums is taken apart, and put
+        # together again.
+        vector = w.value(sums)
+        for k in range(count):
+            bounds.append(str(k))
+            args.append(f"float {w.line(f'extractelement {t} {vector}, i32 {k}')}")
     result = "{" + ", ".join(["float"] * count) + "}"
-    struct = w.line(f'call {result} asm sideeffect "{text}", "{bounds}"({args})')
+    constraints = ",".join([*bounds, "~{memory}"])
+    struct = w.line(f'call {result} asm sideeffect "{text}", "{constraints}"({", ".join(args)})')
     output = "poison"
     for k in range(count):
         x = w.line(f"extractvalue {result} {struct}, {k}")
@@ -78,13 +91,52 @@ def write_fence(w: KernelWriter) -> None:
     w.emit(f"  call {FENCE}")
 
 
-def _assembly(name: str, dtype: str, count: int, steps: int, flips: tuple[bool, bool]) -> str:
+def _steps(w: KernelWriter, m: Expr, transposed: bool, terms: int) -> list[_Operands]:
+    """The descriptor of a matrix in shared memory for each product of 16 terms."""
+    start = _descriptor(w, m, transposed)
+    block = m.dtype.lanes * m.dtype.bytes // (terms // WARPGROUP_TERMS)
+    size = _STEP_TRANSPOSED if transposed else _STEP
+    steps = []
+    for k in range(terms // _TERMS):
+        number, step = divmod(k, WARPGROUP_TERMS // _TERMS)
+        offset = (number * block + step * size) // _UNIT
+        steps.append([("l", f"i64 {w.line(f'add i64 {start}, {offset}')}")])
+    return steps
+
+
+def _words(w: KernelWriter, m: Expr) -> list[_Operands]:
+    """The registers of a matrix that threads hold, for each product of 16 terms."""
+    count = m.dtype.lanes * m.dtype.bytes // 4
+    words = w.line(f"bitcast {llvm_type(m.dtype)} {w.value(m)} to <{count} x i32>")
+    values = [
+        ("r", f"i32 {w.line(f'extractelement <{count} x i32> {words}, i32 {k}')}")
+        for k in range(count)
+    ]
+    return [values[k : k + _WORDS] for k in range(0, count, _WORDS)]
+
+
+def _assembly(
+    name: str,
+    dtype: str,
+    count: int,
+    factors: Sequence[Sequence[_Operands]],
+    flips: tuple[bool, bool],
+    adds: bool,
+) -> str:
+    """The instructions, of which operands follow the `count` sums: those of both factors of the
+    first product of 16 terms, and so on."""
     registers = ", ".join(f"${k}" for k in range(count))
-    immediates = ", ".join(["1", "1", "1", *(str(int(flip)) for flip in flips)])
-    lines = ["wgmma.fence.sync.aligned;"]
-    for k in range(steps):
-        lhs, rhs = f"${count + 2 * k}", f"${count + 2 * k + 1}"
-        lines.append(f"{name}.f32.{dtype}.{dtype} {{{registers}}}, {lhs}, {rhs}, {immediates};")
+    lines, operand = ["wgmma.fence.sync.aligned;"], count
+    for k, pair in enumerate(zip(*factors, strict=True)):
+        texts, immediates = [], [str(int(adds or k > 0)), "1", "1"]
+        for step, flip in zip(pair, flips, strict=True):
+            names = ", ".join(f"${operand + i}" for i in range(len(step)))
+            operand += len(step)
+            texts.append(names if len(step) == 1 else f"{{{names}}}")
+            if len(step) == 1:
+                immediates.append(str(int(flip)))
+        parts = ", ".join([f"{{{registers}}}", *texts, *immediates])
+        lines.append(f"{name}.f32.{dtype}.{dtype} {parts};")
     lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;"]
     return "\\0A".join(lines)
 

@@ -48,10 +48,14 @@ class AttentionOperands:
             m = self.mask(*index)
             low = const(float("-inf"), self.dtype)
             value = select(m, value, low) if m.dtype.is_bool else value + cast(m, self.dtype)
-        if self.causal:
-            visible = binary("le", t, s + (self.keys - self.rows))
-            value = select(visible, value, const(float("-inf"), self.dtype))
-        return value
+        return self.after_causal(value, s, t)
+
+    def after_causal(self, score: Expr, s: Expr, t: Expr) -> Expr:
+        """The score, with `causal` minus infinity where key t comes after query s."""
+        if not self.causal:
+            return score
+        visible = binary("le", t, s + (self.keys - self.rows))
+        return select(visible, score, const(float("-inf"), self.dtype))
 
     def outer_index(self, b: Expr, h: Expr, s: Expr, d: Expr) -> tuple[Expr, ...]:
         """The logical index in the group's output of element (b, h, s, d) of the attention, after

@@ -19,7 +19,8 @@ of the queries, so that they can be stored as vectors.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial, reduce
 
 from tensorkiln.arith import simplify
 from tensorkiln.families.attention.gpu_blocks import AttentionBlocks, bind_blocks, is_inside
@@ -30,6 +31,7 @@ from tensorkiln.families.attention_tensor_cores.gpu_row import (
     tile_of,
     whole,
 )
+from tensorkiln.families.attention_wgmma.gpu_row import WarpgroupAttentionTile
 from tensorkiln.families.tensor_cores.gpu_row import PAD
 from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.device_instructions import WARP_THREADS
@@ -39,12 +41,14 @@ from tensorkiln.ir.expr import (
     Expr,
     ExprLike,
     IntImm,
+    Shuffle,
     Var,
+    as_expr,
+    binary,
     cast,
     const,
     intrin,
     logical_and,
-    maximum,
     select,
 )
 from tensorkiln.ir.stmt import If, Let, PrimFunc, Stmt, Store, seq
@@ -62,7 +66,8 @@ from tensorkiln.target.capability import least_capability
 
 _COPY = "copy {}"  # the roles of nests that fill shared memory
 _STORE = "store"  # the role of the nest that stores to the output
-_REGISTER = "register"  # the role of loops over what a thread has in registers
+ROUND = "round"  # the role of the loop over tiles of keys
+REGISTER = "register"  # the role of loops over what a thread has in registers
 _KEPT = ("weighted", "top", "total")  # what a thread keeps while the block runs
 _AT_ONCE = 8  # most loads that a thread waits for together: each needs registers
 _FRAGMENT = 8  # elements of a left fragment, and of two right ones
@@ -78,42 +83,60 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     tile = tile_of(group.anchor, target)
     if tile is None:
         return None
-    tiles = _TensorCoreAttention(group.unviewed, tile, least_capability(target))
+    tiles = TensorCoreAttention(group.unviewed, tile, least_capability(target))
     s = Schedule(PrimFunc(group.name, tiles.group.params, tiles.grid(tiles.block)), check)
     bind_blocks(s)
-    for name, lanes in tiles.lanes.items():
-        for copy in s.loops(role=_COPY.format(name)):
-            copies: Cooperative = s.cooperative(copy, tile.threads, lanes)
-            rounds = static(s.loop(copies.rounds).extent, "rounds of a copy")
-            # Unrolled copies load before they store, so each iteration takes registers.
-            at_once = next(n for n in range(_AT_ONCE, 0, -1) if rounds % n == 0)
-            s.unroll(s.split(copies.rounds, at_once).inner if at_once < rounds else copies.rounds)
-    for store in s.loops(role=_STORE):
-        s.cooperative(store, tile.threads, tiles.stored_lanes)
+    divide(s, tiles, dict.fromkeys(tiles.lanes, tile.threads))
     for b in (tiles.queries, tiles.key, tiles.values):
         s.storage_align(b.name, 0, static(b.shape[1], "a row"), PAD // b.dtype.bytes)
-    bind_threads(s)
-    for name in s.loops(role=_REGISTER):
-        s.unroll(name)
-    for name in _KEPT:
-        s.set_scope(name, "register")
+    bind_registers(s)
     return s
 
 
-class _TensorCoreAttention(AttentionBlocks):
+def divide(
+    s: Schedule, tiles: TensorCoreAttention, threads: Mapping[str, int], limit: int = _AT_ONCE
+) -> None:
+    """Divide the nests that fill shared buffers among `threads`, by the name of the buffer, and
+    those that store among all. A thread waits for at most `limit` loads together."""
+    for name, lanes in tiles.lanes.items():
+        for copy in s.loops(role=_COPY.format(name)):
+            copies: Cooperative = s.cooperative(copy, threads[name], lanes)
+            rounds = static(s.loop(copies.rounds).extent, "rounds of a copy")
+            # Unrolled copies load before they store, so each iteration takes registers.
+            at_once = next(n for n in range(limit, 0, -1) if rounds % n == 0)
+            s.unroll(s.split(copies.rounds, at_once).inner if at_once < rounds else copies.rounds)
+    for store in s.loops(role=_STORE):
+        s.cooperative(store, tiles.tile.threads, tiles.stored_lanes)
+
+
+def bind_registers(s: Schedule) -> None:
+    """Bind threads, and put into registers what each of them keeps."""
+    bind_threads(s)
+    for name in s.loops(role=REGISTER):
+        s.unroll(name)
+    for name in _KEPT:
+        s.set_scope(name, "register")
+
+
+class TensorCoreAttention(AttentionBlocks):
     """The program of attention on tensor cores."""
 
-    def __init__(self, group: Group, tile: WarpAttentionTile, capability: int):
+    def __init__(
+        self, group: Group, tile: WarpAttentionTile | WarpgroupAttentionTile, capability: int
+    ):
         super().__init__(group, tile.rows, tile.keys)
         self.tile, self.capability = tile, capability
         self.half, self.dtype = self.dtype, FLOAT32  # of operands, and of scores and sums
         depth, self.columns = whole(self.depth), whole(self.width)
         self.terms = depth
+        # Without a mask, products are compared as they are, and scaled in the exponents.
+        self.unscaled = self.mask is None and self.scale > 0
+        self.exponent = math.log2(math.e) * (self.scale if self.unscaled else 1)
         # Its rows hold queries first, and results in the end.
         self.queries = self._shared("queries", tile.rows, max(depth, self.columns))
         self.key = self._shared("keys", tile.keys, depth)
         self.values = self._shared("values", tile.keys, self.columns)
-        self.weighted = self._own("weighted", self.columns // SUMS.columns, SUMS.count)
+        self.weighted = self._weighted_sums()
         self.top = self._own("top", _ROWS)  # the greatest score so far
         self.total = self._own("total", _ROWS)  # of the exponentials of own keys
         indices = (*(Var(n) for n in ("b", "h", "s")), Var("d"))
@@ -135,6 +158,10 @@ class _TensorCoreAttention(AttentionBlocks):
     def _own(self, name: str, *shape: ExprLike) -> Buffer:
         return buffer(name, (self.tile.threads, *shape), self.dtype, "local")
 
+    def _weighted_sums(self) -> Buffer:
+        """The buffer of weighted sums of values: of each thread a vector for eight columns."""
+        return self._own("weighted", self.columns // SUMS.columns, SUMS.count)
+
     def _scratch(self, name: str, *shape: int, dtype: object = FLOAT32) -> Buffer:
         return buffer(name, shape, str(dtype), "register")
 
@@ -144,23 +171,20 @@ class _TensorCoreAttention(AttentionBlocks):
 
         def step(j: Expr) -> Stmt:
             first_key = simplify(j * tile.keys)
-            return seq(
-                self._copy(
-                    self.key, first_key, self.keys, self.depth, lambda t, d: self.k(b, h, t, d)
-                ),
-                self._copy(
-                    self.values, first_key, self.keys, self.width, lambda t, d: self.v(b, h, t, d)
-                ),
+            return within(
+                [self.key, self.values],
+                self._copy_keys(b, h, first_key),
+                self._copy_values(b, h, first_key),
                 each_thread(
                     "thread", tile.threads, lambda t: self._look(t, b, h, first, first_key)
                 ),
             )
 
         return within(
-            [self.queries, self.key, self.values, self.weighted, self.top, self.total],
+            [self.queries, self.weighted, self.top, self.total],
             self._copy(self.queries, first, self.rows, self.depth, lambda s, d: self.q(b, h, s, d)),
             each_thread("thread", tile.threads, self._start),
-            loop("j", self.rounds(first), step, keep=True),
+            loop("j", self.rounds(first), step, ROUND, keep=True),
             each_thread("thread", tile.threads, self._finish),
             nest(
                 ["i", "d"],
@@ -173,6 +197,19 @@ class _TensorCoreAttention(AttentionBlocks):
 
     # ---- global memory -------------------------------------------------------------------------
 
+    def _copy_keys(self, b: Expr, h: Expr, first: Expr) -> Stmt:
+        """Copy a tile of keys, from `first` on."""
+        return self._copy(self.key, first, self.keys, self.depth, lambda t, d: self.k(b, h, t, d))
+
+    def _copy_values(self, b: Expr, h: Expr, first: Expr) -> Stmt:
+        return self._copy(
+            self.values, first, self.keys, self.width, lambda t, d: self.v(b, h, t, d)
+        )
+
+    def _place(self, b: Buffer, row: Expr, d: Expr) -> tuple[Expr, Expr]:
+        """Where element d of a row of a tile is in its shared buffer."""
+        return row, d
+
     def _copy(
         self,
         into: Buffer,
@@ -180,17 +217,21 @@ class _TensorCoreAttention(AttentionBlocks):
         extent: Expr,
         size: int,
         element: Callable[[Expr, Expr], Expr],
+        part: tuple[int, int] | None = None,
     ) -> Stmt:
         """Copy rows of `size` elements, from row `first` on, to shared memory, with zeros beyond
-        the last row and element."""
-        rows = static(into.shape[0], "rows")
+        the last row and element. `part`: the first row of the tile, and how many; not given, all of
+        them."""
+        whole_tile = self.tile.rows if into is self.queries else self.tile.keys
+        above, rows = part or (0, whole_tile)
         lanes = self.lanes[into.name]
 
         def copy(j: Expr, d: Expr) -> Stmt:
-            row = simplify(first + j)
-            store = Store(into, (j, d), simplify_value(element(row, d), {}))
-            conds = is_inside(row, extent, rows) + self._whole(d, size, lanes)
-            zero = Store(into, (j, d), const(0, self.half))
+            j = simplify(j + above)
+            row, place = simplify(first + j), self._place(into, j, d)
+            store = Store(into, place, simplify_value(element(row, d), {}))
+            conds = is_inside(row, extent, whole_tile) + self._whole(d, size, lanes)
+            zero = Store(into, place, const(0, self.half))
             return If(logical_and(*conds), store, zero) if conds else store
 
         names, role = ["j", "d"], _COPY.format(into.name)
@@ -202,7 +243,7 @@ class _TensorCoreAttention(AttentionBlocks):
 
     def _store(self, b: Expr, h: Expr, first: Expr, i: Expr, d: Expr) -> Stmt:
         s = simplify(first + i)
-        value = Load(self.queries, (i, d))
+        value = Load(self.queries, self._place(self.queries, i, d))
         element = self.group.element(self.group.out_var, {self.var: lambda *_: value})
         result = simplify_value(element(*([IntImm(0)] * self.group.out_type.ndim)), {})
         index = self.group.store_index(self.outer_index(b, h, s, d))
@@ -218,35 +259,65 @@ class _TensorCoreAttention(AttentionBlocks):
         return t // WARP_THREADS * UNIT
 
     def _each_row(self, body: Callable[[Expr], Stmt]) -> Stmt:
-        return loop("r", _ROWS, body, _REGISTER)
+        return loop("r", _ROWS, body, REGISTER)
 
     def _start(self, t: Expr) -> Stmt:
-        def clear(c: Expr) -> Stmt:
-            zero = Broadcast(const(0, self.dtype), SUMS.count)
-            return Store(self.weighted, (t, c, lane_ramp(SUMS.count)), zero)
-
         def row(r: Expr) -> Stmt:
-            top = Store(self.top, (t, r), const(LOWEST, self.dtype))
+            # Times the factor of exponents it is still finite.
+            lowest = LOWEST / 2 / max(self.exponent, 1) if self.unscaled else LOWEST
+            top = Store(self.top, (t, r), const(lowest, self.dtype))
             return seq(top, Store(self.total, (t, r), const(0, self.dtype)))
 
-        columns = loop("c", self.columns // SUMS.columns, clear, _REGISTER)
-        return seq(self._each_row(row), columns)
+        def clear(sums: Load, column: Expr) -> Stmt:
+            return Store(
+                self.weighted, sums.indices, Broadcast(const(0, self.dtype), sums.dtype.lanes)
+            )
+
+        return seq(self._each_row(row), self._each_weighted(t, clear))
+
+    def _each_weighted(self, t: Expr, body: Callable[[Load, Expr], Stmt]) -> Stmt:
+        """`body` for each vector of weighted sums of a thread, and the first of its columns."""
+
+        def vector(c: Expr) -> Stmt:
+            sums = Load(self.weighted, (t, c, lane_ramp(SUMS.count)))
+            return body(sums, simplify(c * SUMS.columns))
+
+        return loop("c", self.columns // SUMS.columns, vector, REGISTER)
 
     def _look(self, t: Expr, b: Expr, h: Expr, first: Expr, first_key: Expr) -> Stmt:
         """Process the tile of keys and values in shared memory."""
-        products = self.tile.keys // SUMS.columns
-        sums = self._scratch("sums", products, SUMS.count)  # of products, in vectors
-        scores = self._scratch("scores", products, SUMS.count)  # and one by one
+        sums = self._sums()
+        scores = self._scratch("scores", self.products, SUMS.count)  # the same, one by one
         alpha = self._scratch("alpha", _ROWS)
         best = self._scratch("best", _ROWS)
         return within(
             [sums, scores, alpha, best],
             self._products(t, sums),
-            self._mask(t, b, h, first, first_key, sums, scores, best),
+            self._apart(sums, scores),
+            self._mask(t, b, h, first, first_key, scores, best),
             self._softmax(t, scores, best, alpha),
             self._rescale(t, alpha),
             self._weigh(t, scores),
         )
+
+    @property
+    def products(self) -> int:
+        """Products of 8 keys in a tile."""
+        return self.tile.keys // SUMS.columns
+
+    def _sums(self) -> Buffer:
+        """The sums of products with the keys of a tile, in vectors."""
+        return self._scratch("sums", self.products, SUMS.count)
+
+    def _apart(self, sums: Buffer, scores: Buffer) -> Stmt:
+        def apart(c: Expr) -> Stmt:
+            thread_sums = Load(sums, (c, lane_ramp(SUMS.count)))
+            elements = range(SUMS.count)
+            return seq(
+                *(Store(scores, (c, IntImm(e)), chosen(thread_sums, (e,))) for e in elements)
+            )
+
+        return loop("c", self.products, apart, REGISTER)
 
     def _products(self, t: Expr, sums: Buffer) -> Stmt:
         """Multiply the queries of a warp by all keys in shared memory."""
@@ -265,12 +336,12 @@ class _TensorCoreAttention(AttentionBlocks):
                 return self._both(b, fragment, a, lambda half: (sums, (simplify(c * 2 + half),)))
 
             store = Store(a, (lane_ramp(_FRAGMENT),), queries)
-            return seq(store, loop("c", self.tile.keys // UNIT, keys, _REGISTER))
+            return seq(store, loop("c", self.tile.keys // UNIT, keys, REGISTER))
 
         return within(
             [a, b],
-            loop("c", self.tile.keys // SUMS.columns, clear, _REGISTER),
-            loop("k", self.terms // UNIT, term, _REGISTER),
+            loop("c", self.tile.keys // SUMS.columns, clear, REGISTER),
+            loop("k", self.terms // UNIT, term, REGISTER),
         )
 
     def _both(
@@ -301,79 +372,133 @@ class _TensorCoreAttention(AttentionBlocks):
         h: Expr,
         first: Expr,
         first_key: Expr,
-        sums: Buffer,
         scores: Buffer,
         best: Buffer,
     ) -> Stmt:
         """Turn products into scores, and find the maximum of each row of a thread."""
         hidden = const(float("-inf"), self.dtype)
+        if self.mask is None:
+            return self._hide(t, first, first_key, scores, best)
 
-        def apart(c: Expr) -> Stmt:
-            thread_sums = Load(sums, (c, lane_ramp(SUMS.count)))
-            elements = range(SUMS.count)
-            return seq(
-                *(Store(scores, (c, IntImm(e)), chosen(thread_sums, (e,))) for e in elements)
-            )
+        def one(row: Expr, key: Expr, place: tuple[Expr, Expr], r: Expr) -> Stmt:
+            score = simplify_value(self.score(Load(scores, place), b, h, row, key), {})
+            conds = is_inside(key, self.keys, self.tile.keys)
+            conds += is_inside(row, self.rows, self.tile.rows)
+            value = Var("s", self.dtype)
+            greater = Store(best, (r,), _larger(Load(best, (r,)), value))
+            body = Let(value, score, seq(Store(scores, place, value), greater))
+            return If(logical_and(*conds), body, Store(scores, place, hidden)) if conds else body
+
+        return seq(
+            self._each_row(lambda r: Store(best, (r,), const(LOWEST, self.dtype))),
+            self._each_score(t, first, first_key, one),
+        )
+
+    def _hide(self, t: Expr, first: Expr, first_key: Expr, scores: Buffer, best: Buffer) -> Stmt:
+        """The same without a mask: only the last tiles of a warp have scores that do not count."""
+
+        def scale(row: Expr, key: Expr, place: tuple[Expr, Expr], r: Expr) -> Stmt:
+            return Store(scores, place, Load(scores, place) * const(self.scale, self.dtype))
+
+        def hide(row: Expr, key: Expr, place: tuple[Expr, Expr], r: Expr) -> Stmt:
+            score = self.after_causal(Load(scores, place), row, key)
+            inside = is_inside(key, self.keys, self.tile.keys)
+            if inside:
+                score = select(inside[0], score, const(float("-inf"), self.dtype))
+            return Store(scores, place, simplify_value(score, {}))
+
+        def compare(row: Expr, key: Expr, place: tuple[Expr, Expr], r: Expr) -> Stmt:
+            return Store(best, (r,), _larger(Load(best, (r,)), Load(scores, place)))
+
+        last = simplify(first_key + (self.tile.keys - 1))
+        beyond = [as_expr(self.keys) <= last for _ in is_inside(last, self.keys, self.tile.keys)]
+        if self.causal:
+            first_row = simplify(first + self._first(t))
+            beyond.append(simplify(first_row + (self.keys - self.rows)) < last)
+        hides = self._each_score(t, first, first_key, hide) if beyond else None
+        return seq(
+            None if self.unscaled else self._each_score(t, first, first_key, scale),
+            None if hides is None else If(reduce(partial(binary, "or"), beyond), hides),
+            self._each_row(lambda r: Store(best, (r,), const(LOWEST, self.dtype))),
+            self._each_score(t, first, first_key, compare),
+        )
+
+    def _each_score(
+        self,
+        t: Expr,
+        first: Expr,
+        first_key: Expr,
+        body: Callable[[Expr, Expr, tuple[Expr, Expr], Expr], Stmt],
+    ) -> Stmt:
+        """`body(query, key, place, row of the thread)` for each score of a thread."""
 
         def one(c: Expr, r: Expr, e: Expr) -> Stmt:
             place = c, simplify(r * _PAIR + e)
             row, column = SUMS.place(t % WARP_THREADS, place[1])
             row = simplify(first + self._first(t) + row)
             key = simplify(first_key + c * SUMS.columns + column)
-            score = simplify_value(self.score(Load(scores, place), b, h, row, key), {})
-            conds = is_inside(key, self.keys, self.tile.keys)
-            if self.mask is None and conds:
-                score, conds = select(conds[0], score, hidden), []
-            elif self.mask is not None:
-                conds += is_inside(row, self.rows, self.tile.rows)
-            value = Var("s", self.dtype)
-            greater = Store(best, (r,), maximum(Load(best, (r,)), value))
-            body = Let(value, score, seq(Store(scores, place, value), greater))
-            return If(logical_and(*conds), body, Store(scores, place, hidden)) if conds else body
+            return body(row, key, place, r)
 
-        count = self.tile.keys // SUMS.columns
-        return seq(
-            self._each_row(lambda r: Store(best, (r,), const(LOWEST, self.dtype))),
-            loop("c", count, apart, _REGISTER),
-            nest(["c", "r", "e"], [count, _ROWS, _PAIR], one, [_REGISTER] * 3),
-        )
+        return nest(["c", "r", "e"], [self.products, _ROWS, _PAIR], one, [REGISTER] * 3)
 
     def _softmax(self, t: Expr, scores: Buffer, best: Buffer, alpha: Buffer) -> Stmt:
         """Update maxima and sums of exponentials, and replace scores by weights."""
+        shift = self._scratch("shift", _ROWS)  # of exponents
+        factor = const(self.exponent, self.dtype)
 
         def row(r: Expr) -> Stmt:
             row_index, new = (t, r), Var("new", self.dtype)
             top = Load(self.top, row_index)
             # The four threads of a row are neighbours, so they can exchange values without shared
             # memory.
-            row_max = maximum(top, intrin("subgroup_max", Load(best, (r,)), IntImm(_QUAD)))
+            row_max = _larger(top, intrin("subgroup_max", Load(best, (r,)), IntImm(_QUAD)))
             steps = seq(
-                Store(alpha, (r,), _exp(top - new)),
+                Store(alpha, (r,), intrin("thread_exp2", (top - new) * factor)),
                 Store(self.top, row_index, new),
+                Store(shift, (r,), new * factor),
                 Store(self.total, row_index, Load(self.total, row_index) * Load(alpha, (r,))),
             )
             return Let(new, row_max, steps)
 
-        def weight(c: Expr, r: Expr, e: Expr) -> Stmt:
-            place, row_index, value = (c, simplify(r * _PAIR + e)), (t, r), Var("p", self.dtype)
-            power = _exp(Load(scores, place) - Load(self.top, row_index))
-            add = Store(self.total, row_index, Load(self.total, row_index) + value)
-            return Let(value, power, seq(Store(scores, place, value), add))
+        def power(score: Expr, r: Expr) -> Expr:
+            # A finite mask may lower scores so far that they have no finite exponents.
+            if self.unscaled:
+                return intrin("thread_exp2", score * factor - Load(shift, (r,)))
+            return intrin("thread_exp2", (score - Load(self.top, (t, r))) * factor)
 
-        extents = [self.tile.keys // SUMS.columns, _ROWS, _PAIR]
-        weights = nest(["c", "r", "e"], extents, weight, [_REGISTER] * 3)
-        return seq(self._each_row(row), weights)
+        def weights(c: Expr, r: Expr) -> Stmt:
+            places = [(c, simplify(r * _PAIR + e)) for e in range(_PAIR)]
+            values = [Var(name, self.dtype) for name in ("p", "q")]
+            stores = [Store(scores, *pair) for pair in zip(places, values, strict=True)]
+            added = Load(self.total, (t, r)) + (values[0] + values[1])
+            body = seq(*stores, Store(self.total, (t, r), added))
+            for place, value in zip(places, values, strict=True):
+                body = Let(value, power(Load(scores, place), r), body)
+            return body
+
+        powers = nest(["c", "r"], [self.products, _ROWS], weights, [REGISTER] * 2)
+        return within([shift], self._each_row(row), powers)
 
     def _rescale(self, t: Expr, alpha: Buffer) -> Stmt:
-        def rescale(c: Expr) -> Stmt:
-            index = (t, c, lane_ramp(SUMS.count))
-            return Store(self.weighted, index, Load(self.weighted, index) * self._by_row(alpha))
+        def rescale(sums: Load, column: Expr) -> Stmt:
+            factors = self._by_row(alpha, sums.dtype.lanes)
+            return Store(self.weighted, sums.indices, sums * factors)
 
-        return loop("c", self.columns // SUMS.columns, rescale, _REGISTER)
+        return self._each_weighted(t, rescale)
 
-    def _by_row(self, factors: Buffer) -> Expr:
-        """A vector with a factor for each sum of a thread in a product, from a factor per row."""
-        return joined([Load(factors, (IntImm(e // _PAIR),)) for e in range(SUMS.count)])
+    def _by_row(self, factors: Buffer, count: int = SUMS.count) -> Expr:
+        """A vector with a factor for each sum of a thread, from a factor per row."""
+        pair = joined([Load(factors, (IntImm(r),)) for r in range(_ROWS)])
+        return Shuffle(pair, pair, tuple(e // _PAIR % _ROWS for e in range(count)))
+
+    def _weights(self, scores: Buffer, first: Expr, count: int) -> Expr:
+        """The weights of `count` products, of 8 keys each, as a left factor."""
+        parts: list[Expr] = [
+            Load(scores, (simplify(first + c), IntImm(e)))
+            for c in range(count)
+            for e in range(SUMS.count)
+        ]
+        return cast(joined(parts), self.half)
 
     def _weigh(self, t: Expr, scores: Buffer) -> Stmt:
         """Add the values in shared memory, times their weights."""
@@ -381,12 +506,7 @@ class _TensorCoreAttention(AttentionBlocks):
         b = self._scratch("v", _FRAGMENT, dtype=self.half)
 
         def keys(k: Expr) -> Stmt:
-            parts: list[Expr] = [
-                Load(scores, (simplify(k * 2 + half), IntImm(e)))
-                for half in range(2)
-                for e in range(SUMS.count)
-            ]
-            weights = Store(a, (lane_ramp(_FRAGMENT),), cast(joined(parts), self.half))
+            weights = Store(a, (lane_ramp(_FRAGMENT),), self._weights(scores, k * 2, 2))
 
             def values(c: Expr) -> Stmt:
                 fragment = loaded(self.values, True, RIGHT_MATRICES, t, c * UNIT, k * UNIT)
@@ -394,9 +514,9 @@ class _TensorCoreAttention(AttentionBlocks):
                     b, fragment, a, lambda half: (self.weighted, (t, simplify(c * 2 + half)))
                 )
 
-            return seq(weights, loop("c", self.columns // UNIT, values, _REGISTER))
+            return seq(weights, loop("c", self.columns // UNIT, values, REGISTER))
 
-        return within([a, b], loop("k", self.tile.keys // UNIT, keys, _REGISTER))
+        return within([a, b], loop("k", self.tile.keys // UNIT, keys, REGISTER))
 
     def _finish(self, t: Expr) -> Stmt:
         """Divide by the sums of all exponentials, and store to the shared memory of the queries."""
@@ -411,21 +531,26 @@ class _TensorCoreAttention(AttentionBlocks):
             total = intrin("subgroup_sum", Load(self.total, (t, r)), IntImm(_QUAD))
             return Let(all_, total, Store(inverse, (r,), value))
 
-        def store(c: Expr) -> Stmt:
-            sums = Load(self.weighted, (t, c, lane_ramp(SUMS.count))) * self._by_row(inverse)
+        def store(sums: Expr, column: Expr) -> Stmt:
+            """Of eight columns from `column` on."""
             stores = []
-            for first in range(0, SUMS.count, _PAIR):
-                row, column = SUMS.place(t % WARP_THREADS, IntImm(first))
+            for k in range(0, SUMS.count, _PAIR):
+                row, d = SUMS.place(t % WARP_THREADS, IntImm(k))
                 query = simplify(self._first(t) + row)
-                pair = cast(chosen(sums, (first, first + 1)), self.half)
-                index = (query, lane_ramp(_PAIR, simplify(c * SUMS.columns + column)))
-                stores.append(Store(self.queries, index, pair))
+                factor = Broadcast(Load(inverse, (IntImm(k // _PAIR),)), _PAIR)
+                pair = cast(chosen(sums, (k, k + 1)) * factor, self.half)
+                query, d = self._place(self.queries, query, simplify(column + d))
+                stores.append(Store(self.queries, (query, lane_ramp(_PAIR, d)), pair))
             return seq(*stores)
 
-        columns = loop("c", self.columns // SUMS.columns, store, _REGISTER)
-        return within([inverse], self._each_row(row), columns)
+        return within([inverse], self._each_row(row), self._each_eight(t, store))
+
+    def _each_eight(self, t: Expr, body: Callable[[Expr, Expr], Stmt]) -> Stmt:
+        """`body` for each vector of a thread's weighted sums of eight columns, and the first of
+        these."""
+        return self._each_weighted(t, body)
 
 
-def _exp(x: Expr) -> Expr:
-    """exp(x), by the device's power of two."""
-    return intrin("thread_exp2", x * const(math.log2(math.e), x.dtype))
+def _larger(a: Expr, b: Expr) -> Expr:
+    """The larger of two scores. Where one is a NaN, so is its weight, and with it the result."""
+    return intrin("thread_max", a, b)

@@ -38,6 +38,7 @@ from tensorkiln.ir.device_instructions import (
     WARPGROUP_ROWS,
     WARPGROUP_TERMS,
     WARPGROUP_THREADS,
+    warpgroup_mma_name,
 )
 from tensorkiln.ir.dtype import FLOAT32
 from tensorkiln.ir.expr import Broadcast, Expr, IntImm, Shuffle, cast, const, int_value, intrin
@@ -50,7 +51,7 @@ from tensorkiln.schedule.gpu.products import Product
 from tensorkiln.schedule.gpu.tiles import Side, TiledProduct, bind_tiles, tiled_product
 from tensorkiln.schedule.group import Group, inplace_params, product
 from tensorkiln.schedule.intrin.fragments import SUMS, warpgroup_sums
-from tensorkiln.schedule.intrin.warpgroup import swizzled, warpgroup_mma_name, whole_rows
+from tensorkiln.schedule.intrin.warpgroup import swizzled, whole_rows
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.target import Target
 from tensorkiln.target.gpus import OWN_WARP

@@ -46,10 +46,10 @@ _LANES: dict[str, Callable[..., Expr]] = {
 
 
 def of_lanes(row: DeviceInstruction, signature: tuple[DType, ...]) -> Instruction:
-    """b[l] = the instruction of a[l] for every lane l; with three operands, acc[l] = that of a[l],
-    b[l] and acc[l]."""
+    """b[l] = the instruction of a[l] for every lane l, or c[l] = that of a[l] and b[l]; with three
+    operands, acc[l] = that of a[l], b[l] and acc[l]."""
     lanes = signature[0].lanes
-    names = ("a", "b", "acc") if row.arity == 3 else ("a", "b")
+    names = ("a", "b", "acc") if row.arity == 3 else "abc"[: row.arity + 1]
     types = signature[1:] if row.arity == 3 else (*signature[1:], signature[0])
     buffers = tuple(buffer(n, (lanes,), t.element) for n, t in zip(names, types, strict=True))
     operands, result, lane = buffers[: row.arity], buffers[-1], Var("l")

@@ -25,7 +25,7 @@ import re
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.dtype import FLOAT16, DType
 from tensorkiln.ir.expr import Expr
 
 Index = TypeVar("Index", int, Expr)
@@ -125,6 +125,15 @@ def warpgroup_sums(columns: int) -> Fragment:
     return Fragment(4 * SUMS.rows, columns, thread, element)
 
 
+def warpgroup_left(terms: int) -> Fragment:
+    """A left factor of 16-bit elements that a warpgroup holds, 64 rows: each warp holds 16 rows as
+    in `left_fragment`, one group of 16 terms after the other."""
+    of_warp = left_fragment(FLOAT16)
+    thread = (Digit(4, of_warp.rows, 0), *of_warp.thread)
+    element = (Digit(terms // of_warp.columns, 0, of_warp.columns), *of_warp.element)
+    return Fragment(4 * of_warp.rows, terms, thread, element)
+
+
 def matrix_fragment(dtype: DType, count: int, transposed: bool = False) -> Fragment:
     """`count` matrices below each other, of 8 rows of 16 bytes each, as `warp_load_matrix` returns
     them. If `transposed`, a thread holds the elements that it would else hold of the transposed
@@ -216,5 +225,6 @@ __all__ = [
     "shape_for",
     "shape_named",
     "sums_fragment",
+    "warpgroup_left",
     "warpgroup_sums",
 ]

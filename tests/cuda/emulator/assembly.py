@@ -10,12 +10,13 @@ _CALL = re.compile(
 )
 _PRODUCT = re.compile(
     r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.(f16|bf16)\.\2 "
-    r"\{([^}]*)\}, \$(\d+), \$(\d+), 1, 1, 1, ([01]), ([01])"
+    r"\{([^}]*)\}, (\$\d+|\{[^}]*\}), \$(\d+), ([01]), 1, 1, ([01])(?:, ([01]))?"
 )
 _BULK = re.compile(
     r"cp\.async\.bulk\.tensor\.([2-5])d\.shared::cluster\.global\.mbarrier::complete_tx::bytes "
     r"\[\$0\], \[\$1, \{([^}]*)\}\], \[\$(\d+)\]"
 )
+_OUTPUTS = ("=f", "=&f")
 _TYPES = {"f16": 0, "bf16": 1}  # as warps.h numbers them
 # What takes no operands but a number.
 _ALONE = {
@@ -31,6 +32,7 @@ declare void @emulator_wgmma_commit()
 declare void @emulator_wgmma_wait(i32)
 declare void @emulator_wgmma_used(ptr)
 declare void @emulator_wgmma(ptr, i64, i64, i32, i32, i32)
+declare void @emulator_wgmma_fragment(ptr, ptr, i64, i32, i32, i32)
 declare void @emulator_bulk(i32, ptr, ptr, ptr, ptr)
 """
 
@@ -47,11 +49,11 @@ def translated(line: str, name: str, site: int) -> tuple[str, str]:
     assert match, f"assembly in a form that the emulator does not know: {line}"
     into, result, text, bounds, arguments = match.groups()
     args = arguments.split(", ") if arguments else []
-    outputs = bounds.split(",").count("=f")
+    outputs = sum(b in _OUTPUTS for b in bounds.split(","))
     types = [a.rpartition(" ")[0] for a in args]
     body = ["  %m = alloca [256 x float], align 16"]
     operands: dict[int, str] = {}
-    inputs = [b for b in bounds.split(",") if b != "=f" and not b.startswith("~")]
+    inputs = [b for b in bounds.split(",") if b not in _OUTPUTS and not b.startswith("~")]
     for k, constraint in enumerate(inputs):
         if constraint in ("l", "r"):
             operands[outputs + k] = f"%a{k}"
@@ -63,7 +65,7 @@ def translated(line: str, name: str, site: int) -> tuple[str, str]:
         if bulk := _BULK.fullmatch(step):
             body += _copied(*bulk.groups(), types)
             continue
-        body.append(f"  call void @{_step(step, operands, outputs, site * 64 + k)}")
+        body += _step(step, operands, outputs, site * 64 + k)
     body += _returned(result, outputs)
     params = ", ".join(f"{t} %a{k}" for k, t in enumerate(types))
     called = f"  {into} = " if into else "  "
@@ -91,19 +93,30 @@ def _copied(rank: str, places: str, barrier: str, types: list[str]) -> list[str]
     return [*lines, f"  call void @emulator_bulk(i32 {count}, ptr %to, ptr %a1, ptr %at, ptr %b)"]
 
 
-def _step(step: str, operands: dict[int, str], outputs: int, site: int) -> str:
+def _step(step: str, operands: dict[int, str], outputs: int, site: int) -> list[str]:
     """The call for one instruction."""
     if step in _ALONE:
-        return _ALONE[step]
+        return [f"  call void @{_ALONE[step]}"]
     if wait := _WAIT.fullmatch(step):
-        return f"emulator_wgmma_wait(i32 {wait[1]})"
+        return [f"  call void @emulator_wgmma_wait(i32 {wait[1]})"]
     product = _PRODUCT.fullmatch(step)
     assert product, f"an instruction that the emulator does not know: {step}"
-    columns, t, registers, left_operand, right, a, b = product.groups()
+    columns, t, registers, left_operand, right, adds, *flips = product.groups()
     assert registers == ", ".join(f"${k}" for k in range(outputs)) and int(columns) == 2 * outputs
-    shape_code = _TYPES[t] | int(a) << 4 | int(b) << 5
-    places = f"i64 {operands[int(left_operand)]}, i64 {operands[int(right)]}"
-    return f"emulator_wgmma(ptr %m, {places}, i32 {columns}, i32 {shape_code}, i32 {site})"
+    a, b = flips if flips[1] else ("0", flips[0])
+    shape_code = _TYPES[t] | int(a) << 4 | int(b) << 5 | (adds == "0") << 6
+    tail = f"i64 {operands[int(right)]}, i32 {columns}, i32 {shape_code}, i32 {site}"
+    if left_operand[0] == "$":
+        return [
+            f"  call void @emulator_wgmma(ptr %m, i64 {operands[int(left_operand[1:])]}, {tail})"
+        ]
+    words = [operands[int(x[1:])] for x in left_operand[1:-1].split(", ")]
+    assert len(words) == 4 and not flips[1]
+    lines = [f"  %w{site} = alloca [4 x i32], align 16"]
+    for k, word in enumerate(words):
+        lines.append(f"  %w{site}.{k} = getelementptr i32, ptr %w{site}, i32 {k}")
+        lines.append(f"  store i32 {word}, ptr %w{site}.{k}, align 4")
+    return [*lines, f"  call void @emulator_wgmma_fragment(ptr %m, ptr %w{site}, {tail})"]
 
 
 def _returned(result: str, outputs: int) -> list[str]:

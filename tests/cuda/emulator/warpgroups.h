@@ -11,6 +11,7 @@ typedef struct product {
     unsigned batch;   /* how many batches were committed before */
     unsigned waiting; /* warps that have not waited for it, as bits */
     uint32_t *sums[GROUP_THREADS];
+    const uint32_t *fragments[GROUP_THREADS]; /* in place of the left matrix, or NULL */
 } product;
 
 static product products[MOST_PRODUCTS];
@@ -58,7 +59,7 @@ static void for_each_byte(const product *w, void (*what)(const product *, unsign
 {
     const uint64_t descriptors[2] = {w->left, w->right};
     const int sizes[2] = {64, (int)w->columns};
-    for (int k = 0; k < 2; k++)
+    for (int k = w->how >> 7 & 1; k < 2; k++)
         for (int at = 0; at < sizes[k]; at++)
             for (int term = 0; term < MATRIX_TERMS; term++)
                 for (unsigned i = 0; i < 2 && !fault; i++)
@@ -125,11 +126,14 @@ static void add_rows(product *w, int warp)
     for (int i = 16 * warp; i < 16 * warp + 16; i++) {
         double left[MATRIX_TERMS];
         for (int k = 0; k < MATRIX_TERMS; k++)
-            left[k] = element_of(w->left, i, k, w->how >> 4 & 1, type);
+            left[k] = w->how >> 7 & 1
+                          ? number_in(w->fragments[i / 16 * 32 + i % 8 * 4 + k % 8 / 2],
+                                      k / 8 * 4 + i % 16 / 8 * 2 + k % 2, type)
+                          : element_of(w->left, i, k, w->how >> 4 & 1, type);
         for (int j = 0; j < (int)w->columns; j++) {
             uint32_t *sum = &w->sums[i / 16 * 32 + i % 8 * 4 + j % 8 / 2]
                                     [j / 8 * 4 + i % 16 / 8 * 2 + j % 2];
-            float total = float_of(*sum);
+            float total = w->how >> 6 & 1 ? 0 : float_of(*sum);
             for (int k = 0; k < MATRIX_TERMS; k++)
                 total = towards_zero(total + left[k] * right[j][k]);
             *sum = bits_of(total);
@@ -146,10 +150,11 @@ static void begin_product(fiber *group, unsigned how)
             thread_name(block_first + (uint32_t)first), MOST_PRODUCTS);
         return;
     }
-    *w = (product){first, group->columns, how, group->left, group->right, batches[first], 15, {0}};
+    *w = (product){first, group->columns, how, group->left, group->right, batches[first], 15, {0}, {0}};
     for (int t = 0; t < GROUP_THREADS; t++) {
         const fiber *f = &group[t];
-        if (f->left != w->left || f->right != w->right) {
+        w->fragments[t] = (const uint32_t *)(uintptr_t)f->left;
+        if ((!(how >> 7 & 1) && f->left != w->left) || f->right != w->right) {
             say(OPERAND, "%s and %s give other matrices of one product",
                 thread_name(block_first + (uint32_t)first),
                 thread_name(block_first + (uint32_t)(first + t)));
@@ -190,15 +195,16 @@ static int legal_matrix(uint64_t descriptor, int flips)
     return !fault;
 }
 
-/* how: the type of factors, then whether each is transposed. */
-void emulator_wgmma(uint32_t *sums, uint64_t left, uint64_t right, unsigned columns, unsigned how,
-                    unsigned site)
+/* how: the type of factors, then whether each is transposed, whether sums begin at zero, and whether
+ * `left` is the address of the registers that this thread holds of the left factor. */
+static void multiplies(uint32_t *sums, uint64_t left, uint64_t right, unsigned columns, unsigned how,
+                       unsigned site)
 {
     fiber *f = &fibers[running];
     if (!fenced[running])
         FAIL(PRODUCT, "%s multiplies with no wgmma.fence after what it did to its registers",
              thread_name(own_number()));
-    if (!legal_matrix(left, how >> 4 & 1) || !legal_matrix(right, how >> 5 & 1))
+    if ((!(how >> 7 & 1) && !legal_matrix(left, how >> 4 & 1)) || !legal_matrix(right, how >> 5 & 1))
         leave();
     f->left = left;
     f->right = right;
@@ -206,9 +212,33 @@ void emulator_wgmma(uint32_t *sums, uint64_t left, uint64_t right, unsigned colu
     meet("wgmma", sums, site, how, begin_product, GROUP_THREADS);
 }
 
+void emulator_wgmma(uint32_t *sums, uint64_t left, uint64_t right, unsigned columns, unsigned how,
+                    unsigned site)
+{
+    multiplies(sums, left, right, columns, how, site);
+}
+
+void emulator_wgmma_fragment(uint32_t *sums, const uint32_t *left, uint64_t right, unsigned columns,
+                             unsigned how, unsigned site)
+{
+    multiplies(sums, (uint64_t)(uintptr_t)left, right, columns, how | 128, site);
+}
+
 void emulator_wgmma_fence(void)
 {
     fenced[running] = 1;
+}
+
+/* Only how fast a kernel is depends on the registers that its warpgroups have. */
+void nvvm_setmaxnreg_inc_sync_aligned_u32(unsigned count)
+{
+    if (count < 24 || count > 256 || count % 8)
+        FAIL(OPERAND, "%s asks for %u registers", thread_name(own_number()), count);
+}
+
+void nvvm_setmaxnreg_dec_sync_aligned_u32(unsigned count)
+{
+    nvvm_setmaxnreg_inc_sync_aligned_u32(count);
 }
 
 void emulator_wgmma_commit(void)

@@ -183,6 +183,11 @@ unsigned emulator_bfloat(float x)
     return isnan(x) ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
+float nvvm_fmax_f(float x, float y)
+{
+    return fmaxf(x, y);
+}
+
 float nvvm_ex2_approx_ftz_f(float x)
 {
     const float y = (float)exp2((double)x);

@@ -26,8 +26,9 @@ PROVED += [
     or (target == ALONE and op_class == "gpu_contraction")
 ]
 PROVED += [("copies ahead", name) for name in ("linear", "linear_symbolic", "matmul", "conv2d")]
-# Of halves alone, whose kernels tests/cuda/test_attention.py and tests/cuda/test_wgmma.py prove.
-HALVES = {"gpu_attention_tensor_cores", "gpu_wgmma"}
+# Of halves alone, whose kernels tests/cuda/test_attention.py, tests/cuda/test_wgmma.py and
+# tests/cuda/test_attention_warpgroups.py prove.
+HALVES = {"gpu_attention_tensor_cores", "gpu_attention_wgmma", "gpu_wgmma"}
 # The class of kernels that a target has in the place of another; tests/cuda/test_tensor_cores.py
 # has those of other types.
 INSTEAD = {("tensor cores", "gpu_contraction"): "gpu_tensor_cores"}

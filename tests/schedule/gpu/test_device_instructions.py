@@ -54,6 +54,16 @@ LARGE = [
     f"warpgroup_mma_m64n{n}k64{flip}_{t}"
     for n, t in ((64, "float16"), (128, "bfloat16"), (256, "float16"))
     for flip in ("", "_transposed_a", "_transposed_b", "_transposed_ab")
+] + [
+    f"warpgroup_mma_{name}_{t}"
+    for name, t in (
+        ("m64n64k128", "float16"),
+        ("m64n128k128", "bfloat16"),
+        ("fragment_m64n64k64_transposed_b", "float16"),
+        ("fragment_m64n64k128_transposed_b", "bfloat16"),
+        ("fragment_m64n128k64_transposed_b", "bfloat16"),
+        ("fragment_m64n128k128_transposed_b", "float16"),
+    )
 ]
 SUBGROUPS = Target({"kind": "opencl", "supports_subgroups": True, "thread_warp_size": 32})
 
