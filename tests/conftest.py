@@ -62,13 +62,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     sort_by_duration(items)
 
 
-def pytest_collection_finish() -> None:
-    """Nothing that collecting made is looked through for garbage again: with 16,000 tests and what
-    they import, that took most of a second each time."""
-    gc.collect()
-    gc.freeze()
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bless", action="store_true", help="rewrite golden texts instead of failing")
     parser.addoption(
@@ -106,6 +99,15 @@ def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Pa
         return folder
 
     return copy
+
+
+@pytest.fixture(scope="module", autouse=True)
+def earlier_objects() -> None:
+    """What is there when a file of tests begins is not looked through for garbage again: with all
+    tests and what they import, that took most of a second each time, and children of a fork copied
+    what was looked through."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
