@@ -24,8 +24,9 @@ FOR_MINUTES = $(if $(filter command line environment,$(origin MINUTES)),--minute
 help:
 	@echo "make demo         compile ResNet-18, run it, compare with ONNX Runtime"
 	@echo "make quick        the tests that tell most, in a minute or two"
-	@echo "make test         the tests, kernels for this processor and for one other level in turn"
-	@echo "make test-all     the tests, kernels for every level"
+	@echo "make test         the tests; kernels for this processor and one other level, and rows of large tables, in"
+	@echo "                  turn: ROTATION=number repeats a turn"
+	@echo "make test-all     the tests, every level and every row"
 	@echo "make tools        install what tests are skipped without, by apt-get; needs root"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        speed beside other engines, into bench/RESULTS.md; BUDGET=minutes"
@@ -90,12 +91,14 @@ quick: .venv/has-dev
 
 # The longest files first, as tests/durations.json has them; DURATIONS=1 writes it. A worker that dies ends
 # the run: xdist would wait forever for one that took its place.
-# Kernels of one level besides that of this processor, which the commit chooses.
+# `make test` has kernels of one level besides that of this processor, and a part of the rows of large
+# tables. The commit chooses them by a number, which the run begins with and ROTATION=number repeats.
 DURATIONS ?=
+ROTATION ?= commit
 TESTS = -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -q --durations=20 \
   $(if $(DURATIONS),--record-durations)
 test: .venv/has-dev
-	$(BIN)/python $(TESTS) --levels=turn
+	$(BIN)/python $(TESTS) --rotation=$(ROTATION)
 
 test-all: .venv/has-dev
 	$(BIN)/python $(TESTS)

@@ -17,8 +17,15 @@ import pytest
 from tensorkiln.codegen.llvm.compile import Workers
 from tests.capabilities import Skips
 from tests.durations import DurationRecorder, sort_by_duration
-from tests.levels import commit, levels_of, without_other_levels
 from tests.link import sample
+from tests.rotation import (
+    Rotation,
+    begin,
+    commit,
+    rotation_of,
+    without_other_levels,
+    without_other_rows,
+)
 
 # Proofs that take minutes to hours: they run when `-m` names them, as the targets of make do.
 FULL = {
@@ -39,10 +46,20 @@ hypothesis.settings.register_profile("tensorkiln", deadline=None)
 hypothesis.settings.load_profile("tensorkiln")
 
 
+_ROTATION = pytest.StashKey[Rotation]()
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_ROTATION] = rotation_of(str(config.getoption("rotation")), commit())
+    begin(config.stash[_ROTATION])
     config.pluginmanager.register(Skips())
     if config.getoption("record_durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(DurationRecorder())
+    config.addinivalue_line(
+        "markers",
+        "in_turn(*parameters): of the rows of each family, which these parameters tell apart, each "
+        "run of `make test` takes a part",
+    )
     for name, description in FULL.items():
         config.addinivalue_line(
             "markers",
@@ -55,10 +72,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     unnamed_marks = [name for name in FULL if name not in mark_expression]
     out = [item for item in items if any(map(item.get_closest_marker, unnamed_marks))]
     deselected = set(out)
-    levels = levels_of(str(config.getoption("levels")), commit())
-    items[:], waits = without_other_levels([i for i in items if i not in deselected], levels)
-    if out or waits:
-        config.hook.pytest_deselected(items=[*out, *waits])
+    rotation = config.stash[_ROTATION]
+    in_turn, later = without_other_rows([i for i in items if i not in deselected], rotation)
+    items[:], waits = without_other_levels(in_turn, rotation.levels)
+    if out or later or waits:
+        config.hook.pytest_deselected(items=[*out, *later, *waits])
     sort_by_duration(items)
 
 
@@ -68,15 +86,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--record-durations", action="store_true", help="write how long each file of tests took"
     )
     parser.addoption(
-        "--levels",
+        "--rotation",
         default="all",
-        help="of processors: all (default), names, or turn: native and one that the commit chooses",
+        help="of levels and rows: all (default), a number, or commit, which chooses a number",
     )
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    levels = levels_of(str(config.getoption("levels")), commit())
-    return f"levels: {', '.join(['native', *sorted(levels)])}"
+    rotation = config.stash[_ROTATION]
+    return f"rotation: {rotation.label} (levels {', '.join(['native', *sorted(rotation.levels)])})"
 
 
 @pytest.fixture(scope="session")

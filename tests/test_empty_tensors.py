@@ -43,6 +43,7 @@ CASES: dict[str, tuple[Build, tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("target", ["native", "llvmjit", "c", "opencl"])
 @pytest.mark.parametrize("name", CASES)
 def test_empty(name: str, target: str) -> None:
@@ -56,6 +57,7 @@ def test_empty(name: str, target: str) -> None:
     np.testing.assert_allclose(result, want, rtol=1e-6)
 
 
+@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("target", ["cuda", "webgpu"])
 @pytest.mark.parametrize("name", CASES)
 def test_empty_is_compiled(name: str, target: str) -> None:
@@ -86,6 +88,7 @@ SYMBOLIC: dict[str, tuple[Build, tuple[object, ...]]] = {
 }
 
 
+@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("target", ["native", "c", "opencl"])
 @pytest.mark.parametrize("name", SYMBOLIC)
 def test_symbolic_sizes_of_0(name: str, target: str) -> None:

@@ -53,6 +53,7 @@ def small_executable() -> tk.Executable:
     return tk.compile(graph(lambda g, x: g.matmul(x, w), x=(1, 128)), tk.Target("native"))
 
 
+@pytest.mark.in_turn("output")
 @pytest.mark.parametrize("everything", [False, True], ids=["output", "temporary files too"])
 @pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("output", WRITERS)

@@ -70,6 +70,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in files}
 
 
+@pytest.mark.in_turn("output")
 @pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize("number", [1, 5, 9])
 @pytest.mark.usefixtures("ctrl_c")

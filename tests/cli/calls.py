@@ -61,7 +61,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     ),
     "explain": ("mlp.onnx -o page", "mlp.onnx -o page --no-times"),
     "targets": ("", "--all", "native", "mali", "nvidia/t4"),
-    "cache": ("", "--prune 500M"),
+    "cache": ("", "--prune 500G"),
     "completion": ("bash", "zsh", "fish"),
 }
 LINES = [[command, *words.split()] for command, row in CALLS.items() for words in row]

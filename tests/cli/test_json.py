@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tensorkiln.base.version import VERSION
 from tensorkiln.cli import main, targets
 from tests.cli.calls import CALLS, LINES, make_files, skip_without_its_packages
 from tests.cli.test_options import LEAST, commands
+from tests.rotation import rows_in_turn
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 
@@ -69,7 +71,7 @@ def test_all_commands_are_here() -> None:
     assert set(CALLS) == set(commands()) == set(fields())
 
 
-@pytest.mark.parametrize("line", LINES, ids=" ".join)
+@pytest.mark.parametrize("line", rows_in_turn(LINES, " ".join, itemgetter(0)), ids=" ".join)
 def test_documents(work_folder: Path, line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     skip_without_its_packages(line)
     code = main([*line, "--json"])

@@ -20,6 +20,7 @@ from tensorkiln.cli import main
 from tensorkiln.cli.stdin import NAME
 from tests.cli.calls import make_files
 from tests.cli.test_options import LEAST, arguments, call, kind_of, name_of, refusal
+from tests.rotation import rows_in_turn
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,12 +72,15 @@ READ = [
     ("bench {} --dim batch=1 --seconds 0.001", "mlp.so"),
     ("bench {} --dim batch=1 --seconds 0.001", "mlp.onnx"),
     ("explain {} -o page --no-times", "mlp.onnx"),
-    ("tune {} --records r --dim batch=1 --trials 1 --kernels 1 --search random", "mlp.onnx"),
+    (
+        "tune {} --records r --dim batch=1 --trials 1 --kernels 1 --executor local:1",
+        "mlp.onnx",
+    ),
     ("targets acme/board --tags-file {}", "tags.toml"),
 ]
 
 
-@pytest.mark.parametrize(("words", "file"), READ)
+@pytest.mark.parametrize(("words", "file"), rows_in_turn(READ, str, lambda row: row[0].split()[0]))
 def test_as_from_a_file(
     words: str,
     file: str,

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from json import loads
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from examples.make_mlp import make_mlp
 from tensorkiln.cli import main
 from tensorkiln.cli.entry import COMMANDS
 from tests.cli.test_options import arguments, kind_of
+from tests.fork_server import fork_server
+from tests.rotation import rows_in_turn
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,7 +49,7 @@ def work_folder(made_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return tmp_path
 
 
-TUNE = ["-q", "--dim=batch=1", "--trials=1", "--kernels=1", "--search=random"]
+TUNE = ["-q", "--dim=batch=1", "--trials=1", "--kernels=1", "--search=random", "--executor=local:1"]
 # Each command with a file of its own as {}.
 CALLS: dict[str, list[list[str]]] = {
     "demo": [],
@@ -118,8 +121,10 @@ def test_all_commands_are_here() -> None:
     assert set(CALLS) == set(COMMANDS)
 
 
-@pytest.mark.parametrize("suffix", [".onnx", ".so", ""])
-@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize(
+    ("kind", "suffix"),
+    rows_in_turn(product(FILES, (".onnx", ".so", "")), family=lambda row: row[0]),
+)
 def test_files(
     made_folder: Path, work_folder: Path, kind: str, suffix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,17 +156,29 @@ def test_files(
 # -- the surroundings ------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def forked() -> Iterator[str]:
+    """`kiln` as a process that has imported everything."""
+    with fork_server() as folder:
+        yield str(folder / "kiln")
+
+
 def kiln(
-    *argv: str, shell: str = "", preexec: Callable[[], None] | None = None, **variables: Any
+    *argv: str,
+    shell: str = "",
+    command: str = "",
+    preexec: Callable[[], None] | None = None,
+    **variables: Any,
 ) -> subprocess.CompletedProcess[str]:
-    """`kiln` as a process; `shell` follows it on a line of bash. None unsets a variable."""
+    """`kiln` as a fresh process, or as `command`; `shell` follows it on a line of bash. None unsets
+    a variable."""
     environment: dict[str, str | None] = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     plain = {name: value for name, value in environment.items() if value is not None}
-    command = [sys.executable, "-m", "tensorkiln.cli", *argv]
+    words = [*([command] if command else [sys.executable, "-m", "tensorkiln.cli"]), *argv]
     if shell:
-        command = ["bash", "-c", f'"$@" {shell}', "bash", *command]
+        words = ["bash", "-c", f'"$@" {shell}', "bash", *words]
     return subprocess.run(
-        command,
+        words,
         capture_output=True,
         text=True,
         errors="surrogateescape",
@@ -197,15 +214,15 @@ def test_all_that_print_are_here() -> None:
 
 
 @pytest.mark.parametrize("line", PRINTS, ids=" ".join)
-def test_streams(work_folder: Path, line: list[str]) -> None:
-    full = kiln(*line, shell="> /dev/full")
+def test_streams(work_folder: Path, line: list[str], forked: str) -> None:
+    full = kiln(*line, shell="> /dev/full", command=forked)
     assert full.returncode == 2, full.stderr
     assert full.stderr == (
         "kiln: error: cannot write to standard output: No space left on device\n"
     )
     closed = kiln(*line, shell=">&-")
     assert (closed.returncode, closed.stderr.count("standard output")) == (2, 1), closed.stderr
-    nobody = kiln(*line, shell="| true; exit ${PIPESTATUS[0]}")
+    nobody = kiln(*line, shell="| true; exit ${PIPESTATUS[0]}", command=forked)
     assert (nobody.returncode in (0, 141), nobody.stderr) == (True, "")
     for redirections in ("<&- 2>&-", "2> /dev/full") if line in PRINTS[:2] else ():
         fine = kiln(*line, shell=redirections)
@@ -242,8 +259,15 @@ def test_all_that_write_are_here() -> None:
     assert writes == set(WRITES)
 
 
-@pytest.mark.parametrize("place", ["good.so/x", "/proc/none", "/dev/null/x", "good.so", "folder"])
-@pytest.mark.parametrize(("command", "option"), WRITES)
+PLACES = ("good.so/x", "/proc/none", "/dev/null/x", "good.so", "folder")
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "place"),
+    rows_in_turn(
+        [(*write, place) for write in WRITES for place in PLACES], family=lambda row: row[:2]
+    ),
+)
 def test_where_nothing_can_be_written(
     command: str, option: str, place: str, work_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -286,14 +310,16 @@ SURROUNDINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("surroundings", SURROUNDINGS)
-def test_surroundings(work_folder: Path, surroundings: str) -> None:
+def test_surroundings(work_folder: Path, surroundings: str, forked: str) -> None:
+    """A locale is what Python starts with: a fresh process."""
+    command = "" if "locale" in surroundings else forked
     for line in (
         ["compile", "good.onnx", "-o", "new.so", "-q", "--target", "llvm"],
         ["run", "new.so", "--random", "--dim", "batch=1", "--output-dir", "out"],
         ["inspect", "new.so"],
         ["explain", "good.onnx", "-o", "page", "--no-times"],
     ):
-        process = kiln(*line, **SURROUNDINGS[surroundings])
+        process = kiln(*line, command=command, **SURROUNDINGS[surroundings])
         assert (process.returncode, "Traceback" in process.stderr) == (0, False), process.stderr
         assert "error" not in process.stderr
     assert (work_folder / "out" / "logits.npy").exists() and (
@@ -316,7 +342,7 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("name", ODD, ids=ascii)
+@pytest.mark.parametrize("name", rows_in_turn(ODD, ascii, str.isascii), ids=ascii)
 def test_odd_names(
     made_folder: Path, work_folder: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -432,14 +458,20 @@ sys.exit(code)
 """
 
 
-@pytest.mark.parametrize("line", PRINTS[:-1], ids=" ".join)
-@pytest.mark.parametrize("json", [False, True])
-def test_every_command_can_be_interrupted(line: list[str], json: bool, work_folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("json", "line"),
+    rows_in_turn(product((False, True), PRINTS[:-1]), family=lambda row: row[1][0]),
+    ids=lambda value: value if isinstance(value, bool) else " ".join(value),
+)
+def test_every_command_can_be_interrupted(
+    line: list[str], json: bool, work_folder: Path, fresh_cache: Callable[[Path], Path]
+) -> None:
     """One word, or done by then; with --json a document in either case."""
+    cache = fresh_cache(work_folder / "cache")
     argv = [*line, *(["--json"] if json and "--json" not in line and line[-1] != "-" else ())]
     process = subprocess.Popen(
         [sys.executable, "-c", WITHIN, *argv],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "KILN_CACHE_DIR": str(work_folder / "cache")},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "KILN_CACHE_DIR": str(cache)},
         start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tensorkiln.cli.fold import fold
 from tensorkiln.cli.tables import columns
 from tests.cli.calls import CALLS, LINES, make_files, skip_without_its_packages
 from tests.cli.test_options import commands
+from tests.rotation import rows_in_turn
 
 WIDTHS = (20, 40, 60, 80, 100)
 BARS = dict.fromkeys(map(ord, "█▏▎▍▌▋▊▉"))
@@ -34,7 +36,7 @@ def test_all_commands_are_here() -> None:
     assert set(CALLS) == set(commands())
 
 
-@pytest.mark.parametrize("line", LINES, ids=" ".join)
+@pytest.mark.parametrize("line", rows_in_turn(LINES, " ".join, itemgetter(0)), ids=" ".join)
 def test_commands(
     line: list[str],
     files: Path,
@@ -68,7 +70,7 @@ def test_commands(
         assert fold(text, 10**6, table=table) == text
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", rows_in_turn(range(50)))
 def test_columns_remain_columns(seed: int) -> None:
     """The cells of a column begin at the same place in all rows, and stand in the same order."""
     draw = random.Random(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 
 import ml_dtypes  # noqa: F401 - registers bfloat16 with NumPy
 import numpy as np
@@ -37,6 +38,7 @@ from tests.codegen.kernels import (
     program,
 )
 from tests.emulated.machine import Library
+from tests.rotation import rows_in_turn
 
 INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -199,6 +201,9 @@ CASES: list[Case] = [
     *[Case(f"floormod_{d}", (d, d), d, lambda x, y: binary("floormod", x, y), np.mod)
       for d in ("float16", "float32", "float64")],
 ]  # fmt: skip
+
+
+CASES = rows_in_turn(CASES, attrgetter("name"))
 
 
 @pytest.fixture(scope="module", params=EVERY_FORM)

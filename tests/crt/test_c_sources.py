@@ -4,6 +4,8 @@ import os
 import shutil
 import struct
 import subprocess
+from itertools import product
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,7 @@ from tensorkiln.link.shared import ALL_KINDS, CRT, crt_sources, runtime_source
 from tensorkiln.link.toolchain import zig_path
 from tests.crt.formulas import M, N, entry_of, size
 from tests.link import sample
+from tests.rotation import rows_in_turn
 
 ROOT = Path(__file__).parents[2]
 STRICT = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O2", "-fno-builtin"]
@@ -44,9 +47,14 @@ def test_each_file_compiles_alone_without_a_warning(source: Path, tmp_path: Path
     _compile(["gcc"], source, tmp_path)
 
 
-@pytest.mark.parametrize("devices", [(), ("opencl",), ("cuda",)], ids=str)
+TRIPLES = ("x86_64-linux-gnu.2.17", "aarch64-linux-gnu", "x86_64-linux-musl")
+DEVICES: tuple[tuple[str, ...], ...] = ((), ("opencl",), ("cuda",))
+
+
 @pytest.mark.parametrize(
-    "triple", ["x86_64-linux-gnu.2.17", "aarch64-linux-gnu", "x86_64-linux-musl"]
+    ("triple", "devices"),
+    rows_in_turn(product(TRIPLES, DEVICES), family=itemgetter(0)),
+    ids=str,
 )
 def test_all_of_it_compiles_with_clang_without_a_warning(
     triple: str, devices: tuple[str, ...], tmp_path: Path

@@ -250,6 +250,7 @@ def check(types: str, name: str, device_runner: DeviceRunner) -> None:
             assert (error <= np.nan_to_num(allowed)).all(), (error - allowed).max()
 
 
+@pytest.mark.in_turn("types")
 @pytest.mark.parametrize(("types", "name"), OFTEN)
 def test_attention(types: str, name: str) -> None:
     check(types, name, runner(types, False))
@@ -394,6 +395,7 @@ def test_it_is_taken_apart_where_no_tile_fits() -> None:
         assert CLASS not in classes_of(a, "float16", target.to_json())
 
 
+@pytest.mark.in_turn("rows", "depth")
 @pytest.mark.parametrize("shared", [4 << 10, 16 << 10, 32 << 10, 48 << 10])
 @pytest.mark.parametrize("threads", [16, 32, 64, 1024])
 @pytest.mark.parametrize(("rows", "depth"), [(1, 64), (13, 16), (512, 64), (512, 128), (40, 256)])
@@ -458,6 +460,7 @@ def assemble(types: str, name: str, arch: str, folder: Path) -> None:
     assert opcode_counts["HMMA"] >= 32 and opcode_counts["LDSM"] > 0, opcode_counts
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize(("types", "name", "arch"), ASSEMBLED)
 def test_the_assembler_takes_them(types: str, name: str, arch: str, tmp_path: Path) -> None:
     assemble(types, name, arch, tmp_path)

@@ -269,6 +269,7 @@ def test_no_assembler(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- models --------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize("target", ["cuda", "nvidia/a100", "nvidia/l4", "nvidia/h100"])
 def test_a_model(target: str) -> None:
     exe = tk.compile(graph(_block, x=(10, 24)), target)

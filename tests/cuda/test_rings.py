@@ -118,6 +118,7 @@ def rings(f: PrimFunc) -> list[For]:
     return [s for s in walk_stmt(f.body) if isinstance(s, For) and ring_of(s) is not None]
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_each_number_of_parts(stages: int) -> None:
     f = kernel(stages)

@@ -93,6 +93,7 @@ def launch(f: PrimFunc, kind: str, irs: list[str], name: str, late: bool, order:
     np.testing.assert_array_equal(out.astype(np.float64), x.astype(np.float64) @ w)
 
 
+@pytest.mark.in_turn("kind")
 @pytest.mark.parametrize(("kind", "stages"), EACH)
 def test_each_number_is_right(kind: str, stages: int) -> None:
     """Copies and products as early and as late as they may happen."""
@@ -114,6 +115,7 @@ def test_each_number_is_proved(kind: str, stages: int) -> None:
     assert races.proved, (races.faults[:1], races.doubts[:1])
 
 
+@pytest.mark.in_turn("kind")
 @pytest.mark.parametrize(("kind", "stages"), EACH)
 def test_the_assembler_takes_them(kind: str, stages: int) -> None:
     require_tool("ptxas")
@@ -184,6 +186,7 @@ RUNGS: dict[str, tuple[dict[str, object], str, str, bool]] = {
 }
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize("rung", RUNGS)
 def test_long_products(rung: str) -> None:
     """Against float64, early and late, of arrays that are aligned to 16 bytes or to an element."""
@@ -226,6 +229,7 @@ def half(value: Value) -> Value:
     return c((value.data * 0.1).astype(np.float16), "float16")  # type: ignore[attr-defined]
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize("rung", ["mma", "wgmma", "ring"])
 def test_a_network_through_the_driver(rung: str, tmp_path: Path) -> None:
     """As an exported library, whose kernels the driver loads and launches."""

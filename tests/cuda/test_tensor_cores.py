@@ -203,6 +203,7 @@ def largest_error(case: Case, terms: int, inputs: Mapping[str, Any], sizes: Any)
     return np.asarray((terms + 1) * 2.0**-23 + rounded + 3 * 2.0**-bits) * m
 
 
+@pytest.mark.in_turn("types")
 @pytest.mark.parametrize(("types", "name"), OFTEN)
 def test_products(types: str, name: str) -> None:
     """In several orders of threads, of arrays that are aligned to 16 bytes or to an element."""
@@ -286,6 +287,7 @@ def prove(types: str, name: str) -> None:
         assert not [n for n in races.notes if n.kind == "bank conflict"], races.notes
 
 
+@pytest.mark.in_turn("types")
 @pytest.mark.parametrize(("types", "name"), PROVED)
 def test_every_step_is_proved_and_no_thread_races(types: str, name: str) -> None:
     prove(types, name)
@@ -406,6 +408,7 @@ ASSEMBLED = [
 ]
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize(("types", "name", "arch"), ASSEMBLED)
 def test_the_assembler_takes_them(types: str, name: str, arch: str, tmp_path: Path) -> None:
     assemble(types, name, arch, tmp_path)

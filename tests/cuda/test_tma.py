@@ -242,14 +242,6 @@ def test_other_targets_have_none() -> None:
         assert tensor_maps_of(f) == ((), {}) and "bulk" not in emit_ptx_ir(f, target)
 
 
-def test_two_matrices_are_copied_so_without_being_asked() -> None:
-    """Where a factor is no box, all threads copy both."""
-    target = Target({"kind": "cuda", "arch": "sm_90a"})
-    for name, row in PRODUCTS.items():
-        are_boxes = not any(isinstance(f, str) for f in (row.left_factor, row.right_factor))
-        assert (launch_of(functions_of(name, target)).ring is not None) == are_boxes, name
-
-
 @pytest.mark.parametrize(
     ("rows", "columns"),
     [
@@ -410,6 +402,7 @@ def launch(f: PrimFunc, ir: str, late: bool, order: int = 0, name: str = "edges"
     np.testing.assert_array_equal(out.astype(np.float64), x.astype(np.float64) @ w)
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_each_number_of_parts(stages: int) -> None:
     f = kernel(stages)
@@ -450,6 +443,7 @@ def test_the_primitive_wants_producers() -> None:
 # ---- NVIDIA's assembler --------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize("name", ["whole", "batch", "edges", "odd columns"])
 def test_the_assembler_takes_them(name: str) -> None:
     """With nothing spilled and no advice; maps stay where the driver puts them: no local memory."""

@@ -167,6 +167,7 @@ STATISTICS = [
 ]
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("pipeline", ["auto", "minimal"])
 @pytest.mark.parametrize("wide", ["none", "statistics", "all"])
 @pytest.mark.parametrize("dtype", HALVES)

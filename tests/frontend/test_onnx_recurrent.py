@@ -45,6 +45,7 @@ def outputs(op: str) -> int:
     return 3 if op == "LSTM" else 2
 
 
+@pytest.mark.in_turn("op")
 @pytest.mark.parametrize("optional_letters", ["", "b", "bh", "blhc", "l", "blhcp"])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("op", GATES)
@@ -124,6 +125,7 @@ def test_compiled() -> None:
         np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.in_turn("op")
 @pytest.mark.parametrize("optional_letters", ["", "blhcp"])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("op", GATES)

@@ -55,6 +55,7 @@ DEEP: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.in_turn("attrs")
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("groups", [1, 2, 4])
 @pytest.mark.parametrize("attrs", DEEP)
@@ -77,6 +78,7 @@ def test_convolution_in_four_dimensions() -> None:
     np.testing.assert_allclose(output, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.in_turn("attrs")
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize(
     "attrs",
@@ -161,6 +163,7 @@ POOLS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.in_turn("attrs")
 @pytest.mark.parametrize("order", [0, 1])
 @pytest.mark.parametrize("attrs", POOLS)
 def test_where_the_maxima_are(attrs: dict[str, Any], order: int) -> None:
@@ -209,6 +212,7 @@ BOXES = np.array(
 )
 
 
+@pytest.mark.in_turn("mode")
 @pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])
 @pytest.mark.parametrize("mode", ["avg", "max"])
 @pytest.mark.parametrize(("size", "ratio", "scale"), [((2, 3), 2, 1.0), ((1, 1), 3, 0.5)])
@@ -229,6 +233,7 @@ def test_boxes_of_a_picture(
     as_reference(model_proto, feeds)
 
 
+@pytest.mark.in_turn("attrs")
 @pytest.mark.parametrize("offsets", [1, 2])
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize(
@@ -277,6 +282,7 @@ def test_padding_that_goes_round(pads: Any, axes: Any) -> None:
     np.testing.assert_array_equal(ours(from_onnx(model_proto), feeds)[0], x)
 
 
+@pytest.mark.in_turn("attrs")
 @pytest.mark.parametrize(
     "attrs",
     [
@@ -314,6 +320,7 @@ def test_pooling_of_symbolic_planes() -> None:
             np.testing.assert_array_equal(run(x).numpy(), theirs(model_proto, {"x": x})[0])
 
 
+@pytest.mark.in_turn("mode")
 @pytest.mark.parametrize("channels", [1, 15, 16, 19, 70])
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_pictures_of_few_and_many_channels(mode: str, channels: int) -> None:

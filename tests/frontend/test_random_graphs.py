@@ -167,6 +167,7 @@ def differs(outputs: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> str:
 SEED = os.environ.get("FUZZ_SEED", "1")
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize("k", range(40))
 def test_random_graphs(k: int) -> None:
     result = check(f"{SEED} {k}")

@@ -133,6 +133,7 @@ def hard_link(version: tk.Executable, path: Path, weights: str) -> None:
         os.link(library.with_suffix(suffix), path.with_suffix(suffix))
 
 
+@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("weights", ["embedded", "beside"])
 @pytest.mark.parametrize("place", [export, rename, link, hard_link])
 @pytest.mark.parametrize("name", CALLERS)

@@ -24,6 +24,7 @@ from tests.hosts.build import (
 )
 from tests.hosts.conftest import DTYPES, EXAMPLES, LOADERS, STRESS, VALUES, program
 from tests.link import sample
+from tests.rotation import rows_in_turn
 
 
 @pytest.mark.parametrize("language", ["C++", "Rust"])
@@ -201,6 +202,11 @@ CPP_COMPILERS = [
 ]
 
 
+def _tool(compiler: str) -> str:
+    """Of which each run takes one standard."""
+    return compiler.partition(" ")[0]
+
+
 def two_files(folder: Path, header: str, command: str) -> None:
     """A program of two files that both include the header, twice, built without a warning."""
     for name in ("one", "two"):
@@ -213,12 +219,15 @@ def two_files(folder: Path, header: str, command: str) -> None:
     build(*command_line, folder / "one.c", folder / "two.c", "-o", folder / "both", "-ldl")
 
 
-@pytest.mark.parametrize("compiler", [*C_COMPILERS, *(f"{c} -x c++" for c in CPP_COMPILERS)])
+@pytest.mark.parametrize(
+    "compiler",
+    rows_in_turn([*C_COMPILERS, *(f"{c} -x c++" for c in CPP_COMPILERS)], family=_tool),
+)
 def test_the_c_header_in_c_and_cpp(compiler: str, tmp_path: Path) -> None:
     two_files(tmp_path, "kiln_host.h", compiler)
 
 
-@pytest.mark.parametrize("compiler", CPP_COMPILERS)
+@pytest.mark.parametrize("compiler", rows_in_turn(CPP_COMPILERS, family=_tool))
 def test_the_cpp_header(compiler: str, tmp_path: Path) -> None:
     """By itself in every standard, with programs in the oldest and in the newest, which refuse what
     the one between them does."""

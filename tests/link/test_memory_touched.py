@@ -105,6 +105,7 @@ def numbers(exe: Executable, mod: IRModule, sizes: dict[str, int], folder: Path)
         assert last + 1 == pool.workspace
 
 
+@pytest.mark.in_turn("name")
 @needs_gcc
 @pytest.mark.parametrize(
     ("name", "build", "shape", "runs"), CASES, ids=[f"{c[0]}{'-n' * bool(c[3][0])}" for c in CASES]
@@ -136,6 +137,7 @@ def bounded(mod: IRModule, **most: int) -> IRModule:
     return IRModule((replace(f, attrs=Attrs.of(**dict(f.attrs), assumes=limits)),), mod.name)
 
 
+@pytest.mark.in_turn("name")
 @needs_gcc
 @pytest.mark.parametrize(
     ("name", "build", "shape", "runs"), CASES, ids=[f"{c[0]}{'-n' * bool(c[3][0])}" for c in CASES]

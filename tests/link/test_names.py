@@ -110,6 +110,7 @@ def link(folder: Path, command: tuple[str, ...], *files: str) -> tuple[int, str]
     return done.returncode, done.stderr
 
 
+@pytest.mark.in_turn("how")
 @pytest.mark.parametrize("name", list(LINKERS))
 @pytest.mark.parametrize("how", list(NAMES))
 def test_two_models_of_one_name(libraries: Path, how: str, name: str) -> None:

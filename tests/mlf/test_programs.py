@@ -58,6 +58,7 @@ def numbers(*shape: int) -> np.ndarray:
     return np.random.default_rng([3, *shape]).standard_normal(shape).astype("float32")
 
 
+@pytest.mark.in_turn("name")
 @needs_gcc
 @pytest.mark.parametrize("kind", ["llvm", "c"])
 @pytest.mark.parametrize("name", CASES)

@@ -7,7 +7,7 @@ The default set is small but covers every construct; full-size networks carry th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ import onnx
 
 from tests.models.check import Reference, compare
 from tests.models.library import compiled
+from tests.rotation import rows_in_turn
 from tests.zoo import light
 from tests.zoo.export import model_path
 from tests.zoo.registry import EXPORTS, NETWORKS, inputs
@@ -122,12 +123,18 @@ def random_inputs(name: str, seed: int, sizes: Mapping[str, int]) -> dict[str, A
     }
 
 
-def params(fast: tuple[str, ...], big: tuple[str, ...]) -> list[object]:
+def params(fast: Iterable[str], big: Iterable[str]) -> list[object]:
     return [*fast, *(pytest.param(name, marks=pytest.mark.conformance) for name in big)]
 
 
+def _kind(name: str) -> str:
+    """Networks of images or of words, and that of neither: of each some are in every run."""
+    images = ("resnet", "mobilenet", "light", "convnext")
+    return "images" if name.startswith(images) else "mlp" if name == "mlp" else "words"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", params(FAST, BIG))
+@pytest.mark.parametrize("name", params(rows_in_turn(FAST, family=_kind), BIG))
 def test_model(name: str, tmp_path: Path) -> None:
     """Three random inputs, close to ONNX Runtime; no less precise than 4x its error in the first,
     for networks of conformance in each: float64 takes 20 times as long."""

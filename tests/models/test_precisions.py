@@ -6,6 +6,8 @@ Both for this processor, which may multiply 16 bits, and for one that only store
 
 from __future__ import annotations
 
+from itertools import product
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ import torch
 import tensorkiln as tk
 from tests.models.float64 import run_float64
 from tests.models.library import compiled
+from tests.rotation import rows_in_turn
 from tests.zoo.export import build, model_path
 from tests.zoo.registry import NETWORKS, inputs
 
@@ -52,29 +55,29 @@ def _by_torch(name: str, arrays: list[np.ndarray], precision: str) -> list[np.nd
 
 
 def networks() -> list[object]:
-    return [*FAST, *(pytest.param(name, marks=pytest.mark.conformance) for name in BIG)]
+    """Each network in one precision for one processor in turn; large ones wait for conformance."""
+    rows = rows_in_turn(product((*FAST, *BIG), ROUNDING, CPUS), family=itemgetter(0))
+    return [pytest.param(*r, marks=[pytest.mark.conformance] * (r[0] in BIG)) for r in rows]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ROUNDING)
-@pytest.mark.parametrize("name", networks())
-def test_errors_are_those_of_the_precision(name: str, precision: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "precision", "cpu"), networks())
+def test_errors_are_those_of_the_precision(
+    name: str, precision: str, cpu: str, tmp_path: Path
+) -> None:
+    target = tk.Target("native" if cpu == "native" else {"kind": "llvm", "mcpu": cpu})
+    if not set(target.required_features) <= set(tk.Target("native").features):
+        return  # of an older processor than this: `native` is what it has
     path = model_path(name)
     arrays = list(inputs(NETWORKS[name], seed=0).values())
     exact = run_float64(onnx.load(path), inputs(NETWORKS[name], seed=0))
     theirs = _error(_by_torch(name, arrays, precision), exact)
-    for cpu in CPUS:
-        target = tk.Target("native" if cpu == "native" else {"kind": "llvm", "mcpu": cpu})
-        if not set(target.required_features) <= set(tk.Target("native").features):
-            continue  # of an older processor than this: `native` is what it has
-        (tmp_path / cpu).mkdir()
-        run = compiled(path, tmp_path / cpu, target=target, precision=precision)
-        found = run(*arrays)
-        assert all(np.isfinite(y).all() and y.dtype == np.float32 for y in found)
-        ours = _error(found, exact)
-        print(f"{name} {precision} {cpu}: ours {ours:.2e}, torch {theirs:.2e}")
-        assert ours <= max(TIMES_TORCH * theirs, FLOOR * ROUNDING[precision])
-        assert ours >= LEAST * ROUNDING[precision], "as precise as float32"
+    outputs = compiled(path, tmp_path, target=target, precision=precision)(*arrays)
+    assert all(np.isfinite(y).all() and y.dtype == np.float32 for y in outputs)
+    ours = _error(outputs, exact)
+    print(f"{name} {precision} {cpu}: ours {ours:.2e}, torch {theirs:.2e}")
+    assert ours <= max(TIMES_TORCH * theirs, FLOOR * ROUNDING[precision])
+    assert ours >= LEAST * ROUNDING[precision], "as precise as float32"
 
 
 def test_the_zoo_is_covered() -> None:

@@ -9,6 +9,7 @@ ONNX Runtime differs from itself as much when its optimisations are off.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ import onnxruntime as ort
 
 import tensorkiln as tk
 from tests.models.library import Run, compiled
+from tests.rotation import rows_in_turn
 from tests.schedule.groups import groups_of
 from tests.zoo.quantise import PRODUCTS, quantise
 from tests.zoo.registry import NETWORKS, inputs
@@ -56,7 +58,10 @@ BIG = (
     Quantised("bert"),
     Quantised("bert_2", "QInt8"),
 )
-ROWS = [*FAST, *(pytest.param(row, marks=pytest.mark.conformance) for row in BIG)]
+ROWS = [
+    *rows_in_turn(FAST, family=attrgetter("network")),
+    *(pytest.param(row, marks=pytest.mark.conformance) for row in BIG),
+]
 
 
 def quantised(row: Quantised, folder: Path) -> Path:

@@ -102,6 +102,7 @@ def test_every_operator_that_sums_is_in_the_table() -> None:
     assert sums - WITHOUT - FLOAT32_ONLY == {name.split()[0] for name in SUMS} - {"relu"}
 
 
+@pytest.mark.in_turn("target")
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("target", TARGETS)
 def test_sums_of_processors(target: str, dtype: str) -> None:
@@ -111,6 +112,7 @@ def test_sums_of_processors(target: str, dtype: str) -> None:
         b.check(name, run)
 
 
+@pytest.mark.in_turn("device")
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("device", DEVICES)
 def test_sums_of_devices(device: str, dtype: str) -> None:

@@ -171,6 +171,7 @@ def close_in(lib: Module, refused: list[str], **options: Any) -> Callable[[], No
     return close
 
 
+@pytest.mark.in_turn("call")
 @pytest.mark.parametrize("wait", [False, True])
 @pytest.mark.parametrize("call", CALLS)
 def test_from_inside(lib: Module, call: str, wait: bool) -> None:
@@ -186,6 +187,7 @@ def test_from_inside(lib: Module, call: str, wait: bool) -> None:
         CALLS[call](lib)
 
 
+@pytest.mark.in_turn("call")
 @pytest.mark.parametrize("wait", [False, True])
 @pytest.mark.parametrize("call", CALLS)
 def test_from_another_thread(lib: Module, call: str, wait: bool) -> None:

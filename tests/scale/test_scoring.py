@@ -77,6 +77,7 @@ SOURCES: dict[str, Callable[[Any, Path], Any]] = {
 }
 
 
+@pytest.mark.in_turn("source")
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("function", ["row_sum", "row_sum_one", "row_sum_eight"])
 def test_every_source_by_libraries_of_every_batch(

@@ -25,6 +25,7 @@ from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.pipeline import compile as compile_module
 from tensorkiln.target import Target
 from tests.emulated.machine import Library
+from tests.rotation import family_of, rows_in_turn
 
 Build = Callable[..., Value]
 Spec = TensorType | tuple[ExprLike, ...]
@@ -89,6 +90,12 @@ class Battery:
         assert name not in self.cases, name
         function = g.finish(build(g, *values), name)
         self.cases[name] = Case(name, function, sizes, make, tolerance, exact)
+
+    def in_turn(self, family: Callable[[str], str] = family_of) -> Battery:
+        """The battery without the cases that other runs of the tests take: of those of one family,
+        whose names differ in numbers alone, each run takes a part."""
+        self.cases = {name: self.cases[name] for name in rows_in_turn(self.cases, family=family)}
+        return self
 
     def compile(self, target: Target) -> Executable:
         functions = tuple(c.function for c in self.cases.values())

@@ -32,7 +32,7 @@ ARM = "aarch64-linux-gnu"
 TARGETS: dict[str, Target] = {
     "native": Target("native"),
     "avx2": Target({"kind": "llvm", "mcpu": "haswell"}),
-    "sse": Target({"kind": "llvm", "mcpu": "x86-64-v2"}),
+    "sse2": Target({"kind": "llvm", "mcpu": "x86-64-v2"}),
     "c": Target({"kind": "c"}),
     "c of this processor": Target({**Target("native").to_json(), "kind": "c"}),
     "neon": Target({"kind": "llvm", "mtriple": ARM, "mcpu": "cortex-a55"}),
@@ -153,7 +153,7 @@ def _made(target: Target) -> Rounded:
     b = Rounded(target)
     for part in (_convolutions, _depthwise, _products, _more):
         part(b)
-    b.settle()
+    b.in_turn().settle()
     return b
 
 
@@ -172,7 +172,7 @@ def test_values(level: str, precision: str) -> None:
     kernels = {p.kernel_class for p in executable.placement()}
     assert {"linear_packed", "conv2d_direct"} <= kernels
     if target.kind == "c":
-        run = tk.runtime.Executor(executable.jit(compiler("gcc", "-O1")))
+        run = tk.runtime.Executor(executable.jit(compiler("gcc", "-O0")))
     else:
         run = load(executable)
     wrong = []
@@ -212,7 +212,7 @@ def test_weights_take_half_the_bytes() -> None:
 
 def test_a_precision_said_twice() -> None:
     target = Target("native").replace(precision="bfloat16")
-    mod = IRModule((_made(target).cases["linear_5_17_10"].function,), "m")
+    mod = IRModule((next(iter(_made(target).cases.values())).function,), "m")
     assert tk.compile(mod, target, precision="bfloat16").target.precision == "bfloat16"
     with pytest.raises(UserError) as caught:
         tk.compile(mod, target, precision="float16")

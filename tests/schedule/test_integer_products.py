@@ -83,14 +83,15 @@ def _convolutions(b: Battery) -> None:
     ]
     for k, ((n, ch, h, w), (f, kh, kw), attrs) in enumerate(cases):
         weight = q("int8", f, ch // attrs.get("groups", 1), kh, kw, seed=k)
+        kind = "depthwise" if attrs.get("groups") == f else "conv"
         b.add(
-            f"conv_{k}",
+            f"{kind}_{k}",
             lambda g, x, w=weight, a=attrs: g.conv2d(x, w, **a),
             typed("uint8", n, ch, h, w),
             make=bytes_,
         )
         b.add(
-            f"conv_requantized_{k}",
+            f"{kind}_requantized_{k}",
             lambda g, x, w=weight, a=attrs, f=f: requantized(
                 g, g.conv2d(x, w, bias(f), **a), (1, f, 1, 1)
             ),
@@ -210,7 +211,7 @@ def _all() -> Battery:
     return battery
 
 
-BATTERY = _all()
+BATTERY = _all().in_turn()
 
 
 @pytest.fixture(scope="module", params=[*EVERY_LEVEL, "native_without_dots"])

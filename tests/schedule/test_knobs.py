@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -26,6 +26,7 @@ from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.target import Target
 from tests import processors
 from tests.emulated.machine import Library, load
+from tests.rotation import rows_in_turn
 from tests.schedule.battery import Battery, arguments
 from tests.schedule.groups import groups_of
 from tests.schedule.test_policies_checked import CASES as POLICIES
@@ -231,18 +232,19 @@ def check(level: str, name: str, names: tuple[str, ...], more: bool) -> None:
                 case.compare(got, want, f"{name} {choice} {dict(sizes)}")
 
 
-LEVELS = [pytest.param(x, marks=[pytest.mark.emulated] * (x == "neon")) for x in TARGETS]
+def _levels(names: Iterable[str]) -> list[object]:
+    return [pytest.param(x, marks=[pytest.mark.emulated] * (x == "neon")) for x in names]
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", _levels(rows_in_turn(TARGETS, family=lambda _: "")))
 def test_values(level: str, name: str) -> None:
     check(level, name, tuple(CASES), more=False)
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", _levels(TARGETS))
 def test_all_values(level: str, name: str) -> None:
     check(level, name, (name,), more=True)
 

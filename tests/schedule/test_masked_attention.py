@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from operator import attrgetter
 from typing import Any
 
 import ml_dtypes
@@ -23,6 +24,7 @@ from tensorkiln.kernels.case import c
 from tensorkiln.transform.relax.match_attention import match_attention
 from tests.codegen.kernels import LEVELS
 from tests.emulated.machine import Library, load
+from tests.rotation import rows_in_turn
 from tests.schedule.battery import Battery, typed
 from tests.transform.graphs import graph, main
 
@@ -162,7 +164,7 @@ def cases() -> Iterator[Masked]:
             yield Masked(f"{how}_{k}", spelled(how, fill), kind="bool", fill=fill)
 
 
-CASES = {case.name: case for case in cases()}
+CASES = {case.name: case for case in rows_in_turn(cases(), attrgetter("name"))}
 
 
 @cache

@@ -226,7 +226,13 @@ def _cases() -> Battery:
     return b
 
 
-BATTERY = _cases()
+def _kind(name: str) -> str:
+    """Of each some are in every run."""
+    words = ("winograd", "depthwise", "signal", "pool", "whole", "bytes", "rows", "columns", "both")
+    return next((word for word in words if word in name), "conv")
+
+
+BATTERY = _cases().in_turn(_kind)
 
 
 @pytest.fixture(scope="module", params=[*EVERY_LEVEL, "c"])

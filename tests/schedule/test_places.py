@@ -221,7 +221,7 @@ def all_cases() -> Battery:
     return b
 
 
-BATTERY = all_cases()
+BATTERY = all_cases().in_turn()
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -15,12 +16,14 @@ from tensorkiln.schedule.choose import schedule_group, trace_of
 from tensorkiln.schedule.primitives import Schedule, replay
 from tensorkiln.schedule.register_tile import finished
 from tensorkiln.target import Target
+from tests.rotation import rows_in_turn
 from tests.schedule.battery import typed
 from tests.schedule.groups import groups_of
 from tests.transform.graphs import graph
 
 AVX512 = Target({"kind": "llvm", "mcpu": "x86-64-v4", "winograd": 0})
 AVX2 = Target({"kind": "llvm", "mcpu": "x86-64-v3", "winograd": 0})
+TARGETS = {"avx512": AVX512, "v3": AVX2}
 # What no proof takes: places of images of unknown sizes; and what these targets lack.
 UNPROVED = {"images", "conv_tiles"}
 CASES = {name: case for name, case in cases("CASES").items() if name not in UNPROVED}
@@ -30,10 +33,12 @@ def _transpose(*axes: int) -> Build:
     return lambda g, x: g.transpose(x, axes=axes)
 
 
-@pytest.mark.parametrize("target", [AVX512, AVX2], ids=["avx512", "avx2"])
-@pytest.mark.parametrize("name", CASES)
-def test_every_step_is_proved(name: str, target: Target) -> None:
-    case, classes = CASES[name], set()
+@pytest.mark.parametrize(
+    ("name", "processor"),
+    rows_in_turn(product(CASES, TARGETS), family=lambda row: CASES[row[0]].op_class),
+)
+def test_every_step_is_proved(name: str, processor: str) -> None:
+    case, classes, target = CASES[name], set(), TARGETS[processor]
     for group in groups_of(case.module(), target):
         proved = schedule_group(group, target, check=True)
         assert proved.script() == schedule_group(group, target).script()

@@ -20,6 +20,7 @@ from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.target import Target
 from tests import processors
 from tests.emulated.machine import load
+from tests.rotation import rows_in_turn
 from tests.schedule.battery import Battery, typed
 
 Build = Callable[[GraphBuilder, RVar], RVar]
@@ -140,7 +141,7 @@ def _kernels(target: Target) -> IRModule:
     return lowered.map_prim_funcs(lambda f: replace(f, public=True))
 
 
-@pytest.fixture(scope="module", params=TARGETS)
+@pytest.fixture(scope="module", params=rows_in_turn(TARGETS, family="native".__eq__))
 def kernels(request: pytest.FixtureRequest) -> tk.Module:
     """The kernels on their own, in vectors of several lengths."""
     target = Target(TARGETS[request.param])

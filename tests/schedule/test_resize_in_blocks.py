@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tensorkiln as tk
 from tensorkiln.ir.text.printer import print_function
+from tests.rotation import rows_in_turn
 
 SCALES = {"up": 2.0, "by a fraction": 1.5, "down": 0.5}
 MODES = ("nearest", "linear", "cubic")
@@ -83,9 +84,7 @@ def _compiled(folder: Path, data: bytes) -> tk.Executable:
 @pytest.mark.parametrize("open_", [False, True], ids=["fixed", "open"])
 @pytest.mark.parametrize("mode", MODES)
 def test_resized_pictures(mode: str, open_: bool) -> None:
-    for case in CASES:
-        if case[0] != mode:
-            continue
+    for case in rows_in_turn([case for case in CASES if case[0] == mode], str):
         data = _model(mode, SCALES[case[1]], *case[2:], open_)
         session = ort.InferenceSession(data, providers=["CPUExecutionProvider"])
         f = tk.compile(data)

@@ -81,7 +81,7 @@ def build() -> Battery:
     return b
 
 
-BATTERY = build()
+BATTERY = build().in_turn()
 
 
 @pytest.fixture(scope="module", params=[*EVERY_LEVEL, "c", "c of avx2"])

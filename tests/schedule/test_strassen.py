@@ -69,7 +69,7 @@ def build() -> Battery:
     return b
 
 
-BATTERY = build()
+BATTERY = build().in_turn()
 
 
 @pytest.fixture(scope="module", params=LEVELS)
@@ -134,6 +134,7 @@ def _data(kind: str, rows: int, k: int, n: int) -> tuple[np.ndarray, np.ndarray]
     return x.astype(np.float32), w.astype(np.float32)
 
 
+@pytest.mark.in_turn("kind")
 @pytest.mark.parametrize("kind", ["normal", "positive", "both_positive", "large_terms"])
 @pytest.mark.parametrize(("rows", "k", "n"), [(128, 768, 768), (197, 1536, 384)])
 def test_errors_against_direct_sums(kind: str, rows: int, k: int, n: int) -> None:

@@ -53,7 +53,7 @@ def _all_cases() -> Battery:
     return b
 
 
-BATTERY = _all_cases()
+BATTERY = _all_cases().in_turn()
 
 
 @pytest.fixture(scope="module", params=["native", "c"])

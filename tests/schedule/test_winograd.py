@@ -108,7 +108,7 @@ def build() -> Battery:
     return b
 
 
-BATTERY = build()
+BATTERY = build().in_turn()
 
 
 @pytest.fixture(scope="module", params=EVERY_LEVEL)

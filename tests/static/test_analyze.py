@@ -26,6 +26,7 @@ def _require_clean(name: str, source: Path) -> None:
     assert not findings(tool, source)
 
 
+@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("name", GCC)
 @pytest.mark.parametrize("source", crt_sources(devices=ALL_KINDS), ids=lambda path: path.name)
 def test_the_runtime(name: str, source: Path) -> None:

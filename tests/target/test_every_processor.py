@@ -16,7 +16,7 @@ from tensorkiln.pipeline import relax_passes, tir_passes
 from tensorkiln.target import Target
 from tensorkiln.target.isa import ISAS
 from tensorkiln.target.triple import LIBRARIES
-from tests.schedule.test_independent_rows import BATTERY
+from tests.schedule.test_independent_rows import build
 
 FAMILIES = ("argmax", "moved")
 WALK = """
@@ -34,7 +34,8 @@ print("all")
 @pytest.mark.parametrize("arch", LIBRARIES)
 def test_kernels_for_every_processor(arch: str) -> None:
     plain = Target({"mtriple": f"{arch}-linux-gnu"})
-    mod = IRModule(tuple(BATTERY.cases[name].function for name in FAMILIES))
+    cases = build().cases
+    mod = IRModule(tuple(cases[name].function for name in FAMILIES))
     for step in (*relax_passes(plain), *tir_passes(plain)):
         mod = step(mod)
     texts = kernel_texts([f for f in mod.prim_funcs if f.op_class != "graph"], plain, "llvm")

@@ -21,7 +21,7 @@ from tensorkiln.target import Target, x86
 from tensorkiln.target.isa import ISAS, Isa
 from tensorkiln.target.tags import TAGS
 from tensorkiln.target.triple import LIBRARIES
-from tests.schedule.test_independent_rows import BATTERY
+from tests.schedule.test_independent_rows import build
 
 COMPILED = {arch: ISAS[arch] for arch in LIBRARIES}
 ZIG_LIB = zig_path().parent / "lib"
@@ -390,7 +390,8 @@ FAMILIES = (
 
 
 def _objects(target: Target) -> dict[str, bytes]:
-    mod = IRModule(tuple(BATTERY.cases[name].function for name in FAMILIES), "b")
+    cases = build().cases
+    mod = IRModule(tuple(cases[name].function for name in FAMILIES), "b")
     artifacts = compile_module(mod, target).artifacts
     return {a.file_name: bytes(a.view) for a in artifacts if a.file_name.endswith(".o")}
 

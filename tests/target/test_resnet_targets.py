@@ -58,11 +58,13 @@ def check(folder: Path, spec: object, image: int) -> None:
     assert set(report.metadata.cpu_features) == set(target.required_features)
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize("name", TARGETS)
 def test_small_images(name: str, tmp_path: Path) -> None:
     check(tmp_path, TARGETS[name], 64)
 
 
+@pytest.mark.in_turn()
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["native", "baseline", "v3"])
 def test_whole_images(name: str, tmp_path: Path) -> None:

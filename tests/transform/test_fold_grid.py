@@ -20,6 +20,7 @@ from tensorkiln.target import Target
 from tensorkiln.transform.relax.pass_sizes import pass_sizes
 from tensorkiln.transform.tir.fold_grid import MOST_ALONG_X, MOST_ALONG_Y, FoldGrid
 from tensorkiln.transform.tir.split_device import split_device
+from tests.rotation import rows_in_turn
 from tests.schedule.gpu.runner import Kernels
 from tests.transform.graphs import check_text
 
@@ -102,10 +103,10 @@ LIMITS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("axes", "symbols"),
-    [("zyx", ""), ("xyz", ""), ("zyx", "z"), ("zyx", "y"), ("yzx", "zy"), ("zxy", "xyz")],
-)
+ORDERS = (("zyx", ""), ("xyz", ""), ("zyx", "z"), ("zyx", "y"), ("yzx", "zy"), ("zxy", "xyz"))
+
+
+@pytest.mark.parametrize(("axes", "symbols"), rows_in_turn(ORDERS, family=len))
 def test_every_block_runs_at_the_limits(axes: str, symbols: str) -> None:
     """On the emulator, which launches no more along an axis than CUDA does."""
     cases = {}

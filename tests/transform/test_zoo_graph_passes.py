@@ -143,6 +143,7 @@ def test_light_counts(name: str) -> None:
     assert_counts(optimised(from_onnx(light_path(name))), LIGHT[name], remaining_ops=("softmax",))
 
 
+@pytest.mark.in_turn()
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMPUTED)
 def test_values(name: str) -> None:

@@ -78,6 +78,7 @@ def found(name: str, target: Target) -> tuple[IRModule, list[Workload]]:
     return mod, rows
 
 
+@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("target_spec", TARGETS, ids=lambda t: t["mcpu"])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_kernel_is_that_of_the_model(name: str, target_spec: dict[str, object]) -> None:

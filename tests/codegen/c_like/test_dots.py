@@ -105,6 +105,7 @@ BF16 = {
 }
 
 
+@pytest.mark.in_turn("level")
 @pytest.mark.filterwarnings("ignore:.*is the baseline")
 @pytest.mark.parametrize("kind", ["llvm", "c"])
 @pytest.mark.parametrize(
@@ -156,6 +157,7 @@ def drawn(rng: np.random.Generator, dtype: str, n: int, extreme: bool) -> np.nda
     return rng.integers(info.min, info.max, n, dtype, endpoint=True)
 
 
+@pytest.mark.in_turn("command")
 @pytest.mark.parametrize("level", COMPILED)
 @pytest.mark.parametrize("command", ["gcc", "clang"])
 def test_instructions_of_other_processors_compile(level: str, command: str, tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def wrong(seed: str, count: int, build: str, tally: Counter[str]) -> list[str]:
     return differences
 
 
+@pytest.mark.in_turn()
 @pytest.mark.filterwarnings("ignore:x86-64 is the baseline")
 @pytest.mark.parametrize("build", BUILDS)
 def test_random_programs(build: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -219,6 +219,7 @@ def f(X: T.Buffer((4,), "int64"), Y: T.Buffer((4,), "int64")):
     executable.export_library(tmp_path / "f.so", fcompile=compiler("gcc", "-O2"))
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize("name", ["t", "t1", "v", "i"])
 def test_loop_variables_of_any_name(name: str) -> None:
     """Also of the names that constants of the text have."""

@@ -7,6 +7,8 @@ import io
 import json
 from collections.abc import Callable, Mapping
 from functools import cache
+from itertools import product
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +32,7 @@ from tensorkiln.pipeline import relax_passes
 from tensorkiln.report.story import record
 from tensorkiln.target import Target
 from tests.frontend.onnx_models import FLOAT, INT64, model, theirs, value
+from tests.rotation import rows_in_turn
 from tests.transform.graphs import graph
 
 Array = np.ndarray
@@ -162,9 +165,10 @@ def planned(mod: IRModule, target: Mapping[str, object]) -> MemoryReport:
     return memory_report(mod, model=weights)
 
 
-@pytest.mark.parametrize("optimize", ["speed", "size"])
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "target", "optimize"),
+    rows_in_turn(product(MODELS, TARGETS, ("speed", "size")), family=itemgetter(0, 2)),
+)
 def test_bytes_of_every_target(name: str, target: str, optimize: str) -> None:
     """Small weights take what the model's do; a table that is shared is stored once in any case."""
     model_proto, _ = MODELS[name]()
@@ -183,9 +187,10 @@ def test_bytes_of_every_target(name: str, target: str, optimize: str) -> None:
     )  # what is left out needs no cause
 
 
-@pytest.mark.parametrize("optimize", ["speed", "size"])
-@pytest.mark.parametrize("target", RUNNABLE)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "target", "optimize"),
+    rows_in_turn(product(MODELS, RUNNABLE, ("speed", "size")), family=itemgetter(0)),
+)
 def test_results_are_those_of_onnx_runtime(name: str, target: str, optimize: str) -> None:
     model_proto, feeds = MODELS[name]()
     exe = tk.compile(tk.frontend.from_onnx(model_proto), dict(TARGETS[target]), optimize=optimize)

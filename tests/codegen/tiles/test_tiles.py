@@ -202,6 +202,7 @@ def scheduled(build: Build, x: TensorType, check: bool) -> PrimFunc:
     return schedule_group(group, TARGET, check)
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize("name", IMAGES)
 def test_every_step_of_a_convolution_is_proved(name: str) -> None:
     size, attrs, image = IMAGES[name]

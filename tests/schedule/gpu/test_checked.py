@@ -3,6 +3,8 @@ races, and its rows in the order in which they are meant."""
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import pytest
 
 from tensorkiln.kernels import families
@@ -11,6 +13,7 @@ from tensorkiln.kernels.folders import built_in_families
 from tensorkiln.schedule.choose import schedule_group, trace_of
 from tensorkiln.target import Target
 from tensorkiln.transform.tir.check_races import races_of
+from tests.rotation import rows_in_turn
 from tests.schedule.gpu.kernels import KERNELS, TARGETS, group_of
 from tests.schedule.gpu.runner import OPENCL, Kernels
 
@@ -42,7 +45,7 @@ def class_of(target: str, name: str) -> str:
     return INSTEAD.get((target, op_class), op_class)
 
 
-@pytest.mark.parametrize(("target", "name"), PROVED)
+@pytest.mark.parametrize(("target", "name"), rows_in_turn(PROVED, family=itemgetter(1)))
 def test_every_step_is_proved_and_no_thread_races(target: str, name: str) -> None:
     group = group_of(name, target)
     f = schedule_group(group, TARGETS[target], check=True)

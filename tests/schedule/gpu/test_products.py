@@ -143,6 +143,7 @@ def check(target: str, battery: str, name: str, cases: list[tuple[str, str, str]
         found.check(name)
 
 
+@pytest.mark.in_turn("target", "battery")
 @pytest.mark.parametrize(("target", "battery", "name"), SAMPLE)
 def test_products(target: str, battery: str, name: str) -> None:
     check(target, battery, name, SAMPLE)
