@@ -65,6 +65,7 @@ enum {
     CU_TENSOR_MAP_L2_PROMOTION_L2_128B = 2,
     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0, /* zeros */
     CU_STREAM_DEFAULT = 0,
+    CU_STREAM_CAPTURE_MODE_RELAXED = 2,
     CU_EVENT_DISABLE_TIMING = 2
 };
 
@@ -95,6 +96,7 @@ enum {
     X(StreamDestroy, 4000, (CUstream))                                                             \
     X(StreamSynchronize, 2000, (CUstream))                                                         \
     X(StreamIsCapturing, 10000, (CUstream, int *))                                                 \
+    X(ThreadExchangeStreamCaptureMode, 10010, (int *))                                             \
     X(StreamWaitEvent, 3020, (CUstream, CUevent, uint32_t))                                        \
     X(EventCreate, 2000, (CUevent *, uint32_t))                                                    \
     X(EventDestroy, 4000, (CUevent))                                                               \

@@ -17,6 +17,7 @@ from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
 from tensorkiln.runtime.tensor import (
     ALIGN,
     Array,
+    DescribedTensor,
     DLTensor,
     Tensor,
     as_array,
@@ -27,14 +28,23 @@ from tensorkiln.runtime.tensor import (
 )
 
 
-class DeviceTensor:
+class DeviceTensor(DescribedTensor):
     """A row-major tensor in the memory of a device.
 
     `numpy()` copies it to the host, `copyto` to another tensor or device; functions of libraries
     take and return it where their parameters are on its device.
     """
 
-    __slots__ = ("__weakref__", "_memory", "_offset", "_stream", "device", "dtype", "shape")
+    __slots__ = (
+        "__weakref__",
+        "_memory",
+        "_offset",
+        "_stream",
+        "_view",
+        "device",
+        "dtype",
+        "shape",
+    )
 
     def __init__(
         self,
@@ -47,6 +57,7 @@ class DeviceTensor:
         self._memory = memory
         self._offset = offset  # in bytes, of the first element
         self._stream = 0  # in which its elements may still be computed; 0: they are there
+        self._view: DLTensor | None = None  # made when a function takes the tensor
         self.shape = shape
         self.dtype = dtype
         self.device = device
@@ -166,11 +177,25 @@ class DeviceTensor:
             raise BufferError(f"the tensor is on {self.device}; copyto() copies it elsewhere")
         if copy:
             raise BufferError("the tensor shares its memory; copyto() copies it")
+        self._queue_before(stream)
+        return _capsule(self)
+
+    def _queue_before(self, stream: int | None) -> None:
+        """Let all work on the tensor be done, or, given a stream other than -1, come before what
+        that gets from now on."""
         if stream is None:
             self.wait()
         elif self._stream and stream not in (-1, self._stream):
-            self._memory.context.order(self._stream, int(stream))
-        return _capsule(self)
+            self._memory.context.order(self._stream, stream)
+
+    def described(self, stream: int | None) -> int:
+        """As DescribedTensor's; tensors of OpenCL have no streams."""
+        self._queue_before(stream if self.device.dlpack_type == CUDA else None)
+        if self._view is None:
+            view = DLTensor(ndim=self.ndim, lanes=1)
+            view.shape = (ctypes.c_int64 * self.ndim)(*self.shape)
+            self._view = _on_device(self, view)
+        return ctypes.addressof(self._view)
 
     def __array__(self, *args: Any, **options: Any) -> Array:
         """Raises TypeError: a copy to the host is never implicit."""
@@ -254,7 +279,12 @@ def _capsule(tensor: DeviceTensor) -> object:
     """NumPy's capsule of an array without memory, turned into one of the tensor: its destructor and
     deleter are in C, so they may run at any time, also while an exception is raised."""
     capsule = np.asarray(_Stand(tensor)).__dlpack__()
-    view = DLTensor.from_address(capsule_pointer(capsule, _NAME))
+    _on_device(tensor, DLTensor.from_address(capsule_pointer(capsule, _NAME)))
+    return capsule
+
+
+def _on_device(tensor: DeviceTensor, view: DLTensor) -> DLTensor:
+    """A DLTensor that has the shape of a tensor, completed."""
     view.data = tensor._memory.handle
     view.byte_offset = tensor._offset
     if tensor._memory.context.driver.data_is_address:  # some readers ignore the offset
@@ -262,7 +292,7 @@ def _capsule(tensor: DeviceTensor) -> object:
     view.device_type, view.device_id = tensor.__dlpack_device__()
     view.code, view.bits = dtype_code(tensor.dtype)
     view.strides = None
-    return capsule
+    return view
 
 
 def imported(source: Any) -> DeviceTensor:

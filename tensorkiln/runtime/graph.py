@@ -42,6 +42,10 @@ class _SlowFill:
         self.on_device = any(p.device for p in params)
         self.has_bytes = any(is_byte_wise(p.dtype) for p in params)
         self._memory = memory  # keeps the C executor alive
+        self._input_labels, self._output_labels = (
+            [f"{info.name}: {role} {p.name!r}" for p in role_params]
+            for role, role_params in (("input", info.inputs), ("output", info.outputs))
+        )
         self._pointers: Callable[..., object] = ctypes.c_void_p * self.count
 
     def __call__(self, *tensors: Any) -> None:
@@ -49,8 +53,9 @@ class _SlowFill:
         inputs = len(self.info.inputs)
         stream = self.stream_of_call(tensors)
         addresses, owners = self.views(tensors[:inputs], stream)
-        for value, param in zip(tensors[inputs:], self.info.outputs, strict=True):
-            label = f"{self.info.name}: output {param.name!r}"
+        for value, param, label in zip(
+            tensors[inputs:], self.info.outputs, self._output_labels, strict=True
+        ):
             param_stream = self._used_in(param, stream)
             place = as_passed(value, param.dtype, label)
             address, owner = view_of(place, label, writable=True, stream=param_stream)
@@ -63,8 +68,7 @@ class _SlowFill:
         """Addresses of DLTensors for the inputs, and the objects that keep these alive. `stream` is
         that of the call."""
         pairs = []
-        for value, param in zip(inputs, self.info.inputs, strict=True):
-            label = f"{self.info.name}: input {param.name!r}"
+        for value, param, label in zip(inputs, self.info.inputs, self._input_labels, strict=True):
             passed = as_passed(value, param.dtype, label)
             pairs.append(view_of(passed, label, stream=self._used_in(param, stream)))
         return [address for address, _ in pairs], [owner for _, owner in pairs]

@@ -322,6 +322,18 @@ def describe_array(array: Array, *, writable: bool = False) -> tuple[DLTensor, A
     return view, array
 
 
+class DescribedTensor:
+    """A tensor of ours outside of the host's memory, which keeps a DLTensor of itself: a capsule of
+    DLPack, made for each call, would take longer than the call."""
+
+    __slots__ = ()
+
+    def described(self, stream: int | None) -> int:
+        """The address of a DLTensor that lives as long as the tensor. Work on it that is queued is
+        done before what `stream` does next; None: it is done now."""
+        raise NotImplementedError
+
+
 def as_array(value: Any, *, numbers: bool = True) -> Array | None:
     """A Tensor or NumPy array as a plain ndarray (subclasses may override `shape` and others); None
     for everything else. With `numbers`, NumPy's scalars become arrays without dimensions."""
@@ -344,6 +356,8 @@ def as_passed(value: Any, dtype: str, label: str) -> Any:
     Raises ArgumentTypeError (code `dtype-mismatch`) for an array of another type, if either has
     fewer bits. `label` names the argument.
     """
+    if isinstance(value, DescribedTensor):  # its type is of 8 bits or more
+        return value
     array = as_array(value)
     if array is None or not (is_byte_wise(dtype) or is_byte_wise(array.dtype.name)):
         return value
@@ -381,6 +395,8 @@ def view_of(
     ArgumentTypeError for other objects, ArgumentValueError for a read-only array if `writable` and
     for an export that fails (code `dlpack`).
     """
+    if isinstance(value, DescribedTensor):
+        return value.described(stream), value
     array = as_array(value, numbers=not writable)
     if array is not None:
         if writable and not array.flags.writeable:

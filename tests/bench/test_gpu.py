@@ -69,7 +69,7 @@ def test_all_of_it_on_the_stand_in() -> None:
             ]
             assert rung_labels == [rung.label for rung in rungs if f"product {dtype} {n}" in names]
     captured = [row for row in table_rows if row[1] == "Tensorkiln, captured"]
-    assert len(captured) == 3 and "DRY RUN" in process.stdout and "Look-alike" in process.stdout
+    assert len(captured) == 6 and "DRY RUN" in process.stdout and "Look-alike" in process.stdout
     assert process.returncode == (0 if "Without:" not in process.stdout else 1)
 
 

@@ -242,6 +242,14 @@ def test_other_targets_have_none() -> None:
         assert tensor_maps_of(f) == ((), {}) and "bulk" not in emit_ptx_ir(f, target)
 
 
+def test_two_matrices_are_copied_so_without_being_asked() -> None:
+    """Where a factor is no box, all threads copy both."""
+    target = Target({"kind": "cuda", "arch": "sm_90a"})
+    for name, row in PRODUCTS.items():
+        are_boxes = not any(isinstance(f, str) for f in (row.left_factor, row.right_factor))
+        assert (launch_of(functions_of(name, target)).ring is not None) == are_boxes, name
+
+
 @pytest.mark.parametrize(
     ("rows", "columns"),
     [

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
+import numpy as np
 import pytest
 
-from tensorkiln.ir.relax import RVar
+from tensorkiln.ir.relax import Constant, RVar, constant, tensor
 from tensorkiln.kernels.case import Build, Graph
 from tensorkiln.transform.relax.canonicalize import canonicalize
 from tensorkiln.transform.relax.match_activations import match_activations
@@ -89,6 +91,20 @@ def test_formula(name: str) -> None:
     # Constants that exporters rounded to float32 differ from the true ones by 6e-8.
     assert_same_values(mod, out, rtol=3e-7)
     assert match_activations(out) is out
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_constants_of_narrow_types(dtype: str) -> None:
+    """The root of two is 1.4141 in float16."""
+
+    def number(value: float) -> Constant:
+        return constant(np.asarray(value, np.dtype(getattr(ml_dtypes, dtype, dtype))))
+
+    def gelu(g: Graph, x: RVar) -> RVar:
+        return g.mul(g.mul(x, g.add(g.erf(g.div(x, number(math.sqrt(2)))), number(1))), number(0.5))
+
+    out = match_activations(canonicalize(graph(gelu, x=tensor((2, 3, 4), dtype))))
+    assert ops_of(out) == ["gelu"]
 
 
 NEARLY: dict[str, Build] = {

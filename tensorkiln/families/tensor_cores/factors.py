@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tensorkiln.arith import simplify
 from tensorkiln.families.tensor_cores.gpu_row import FACTORS, TF32, WarpTile, stages_of
 from tensorkiln.families.wgmma.gpu_row import WarpgroupTile
-from tensorkiln.ir.buffer import Buffer, Load, buffer
+from tensorkiln.ir.buffer import Buffer, buffer
 from tensorkiln.ir.copies import LEAST, copy_of
 from tensorkiln.ir.expr import Cast, Expr, IntImm, Select, const, int_value, intrin, select
 from tensorkiln.ir.stmt import Stmt, Store
@@ -77,11 +77,6 @@ class Factor:
     def role(self) -> str:
         """The role of the nests that copy it to shared memory."""
         return f"copy {self.buffer.name}"
-
-    @property
-    def is_matrix(self) -> bool:
-        """Whether it is copied as it is, in pieces of 16 bytes without zeros among them."""
-        return isinstance(self.side.value, Load) and self.how.lanes * self.side.dtype.bytes == 16
 
 
 def how_copied(name: str, side: Side, of: TiledProduct) -> HowCopied:

@@ -43,6 +43,7 @@ from tensorkiln.ir.device_instructions import (
 from tensorkiln.ir.dtype import FLOAT32
 from tensorkiln.ir.expr import Broadcast, Expr, IntImm, Shuffle, cast, const, int_value, intrin
 from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.visit import free_vars
 from tensorkiln.schedule.build import lane_ramp, loop, nest, within
 from tensorkiln.schedule.gpu.block import each_thread
 from tensorkiln.schedule.gpu.grid import bind_threads
@@ -57,6 +58,7 @@ from tensorkiln.target.gpus import OWN_WARP
 
 _REGISTER = "register"  # the role of loops over what a thread has in registers
 _STORE = "store"  # the role of nests that store to the output
+_PIECE = 16  # bytes of which hardware copies many
 
 
 def schedule(group: Group, target: Target, check: bool = False) -> Schedule | None:
@@ -79,8 +81,8 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     )
     bind_tiles(s)
     copied_factors = tiles.left, tiles.right
-    copies = _copies(tile, copied_factors, target)
-    producers = WARP_THREADS if copies in OWN_WARP else 0
+    copies = _copies(tile, copied_factors, tiles.of, target)
+    producers = WARP_THREADS * (copies in OWN_WARP)
     by_maps = copies == "tma"
     ahead = copy_ahead(s, copied_factors, tiles.of, tile, tiles.out, target, producers, by_maps)
     for factor in copied_factors:
@@ -98,7 +100,22 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     return s
 
 
-def _copies(tile: WarpgroupTile, factors: tuple[Factor, Factor], target: Target) -> str:
+def _is_matrix(factor: Factor, of: TiledProduct) -> bool:
+    """Whether a factor is copied as it is, from a tensor that has one dimension for its rows or
+    columns, and one for its terms, in pieces of 16 bytes."""
+    value = factor.side.value
+    if not isinstance(value, Load) or factor.how.lanes * value.dtype.bytes != _PIECE:
+        return False
+    counts = []
+    for axes in (factor.side.axes, of.p.terms):
+        variables = {var for var, _ in axes}
+        counts.append(sum(not variables.isdisjoint(free_vars(i)) for i in value.indices))
+    return counts == [1, 1] and int_value(value.buffer.shape[-1]) != 1
+
+
+def _copies(
+    tile: WarpgroupTile, factors: tuple[Factor, Factor], of: TiledProduct, target: Target
+) -> str:
     """Who copies the factors (`matmul_copies`). Where the target does not say: hardware, if both
     are matrices, which reached 94% of cuBLAS at 4096 on an H100 where threads reached 72%; a warp
     of its own that computes addresses is the slowest, 57%. All threads do where a block has no room
@@ -107,7 +124,7 @@ def _copies(tile: WarpgroupTile, factors: tuple[Factor, Factor], target: Target)
     assert isinstance(thread_limit, int)
     if tile.threads + WARP_THREADS > thread_limit:
         return "threads"
-    return str(copies or ("tma" if all(f.is_matrix for f in factors) else "threads"))
+    return str(copies or ("tma" if all(_is_matrix(f, of) for f in factors) else "threads"))
 
 
 class _WarpgroupTiles:

@@ -91,6 +91,7 @@ CUresult cuModuleLoadDataEx(object **module, const char *image, unsigned count, 
     char path[1200];
     BEGIN("cuModuleLoadDataEx")
     NEED_CONTEXT()
+    NEED(!breaks_captures(), CAPTURE_UNSUPPORTED)
     if (error != SUCCESS)
         write_log(count, options, values,
                   getenv("LOOKALIKE_LOG") != NULL ? getenv("LOOKALIKE_LOG") : "");
