@@ -12,6 +12,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from release.archives import unpack
+
 ROOT = Path(__file__).resolve().parents[1]
 _MADE = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "kiln-demo")
 _SDIST = (
@@ -51,7 +53,7 @@ def build_wheel(sdist: Path, out: Path) -> None:
     """The wheel of an unpacked source distribution, by pip."""
     with tempfile.TemporaryDirectory(prefix="kiln-release-") as name:
         with tarfile.open(sdist) as archive:
-            archive.extractall(name, filter="data")
+            unpack(archive, name)
         (project,) = Path(name).iterdir()
         pip = [sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check"]
         offline = ["--no-build-isolation", "--no-deps", "--no-index"]

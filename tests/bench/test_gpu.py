@@ -110,6 +110,7 @@ def test_cases_are_chosen_by_words(capsys: pytest.CaptureFixture[str]) -> None:
         "product float32 4096",
         "resnet50, batch 1",
         "resnet50, batch 64",
+        "resnet50 float16, batch 64",
     ]
     process = bench("--dry", "--cases", "resnte")
     assert process.returncode == 2 and "no case has 'resnte' in its name" in process.stderr

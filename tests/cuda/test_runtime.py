@@ -69,7 +69,7 @@ CODES = {
     "cuGraphLaunch": {LAUNCH},
 }
 # Those without which a run goes on, and those that are not about a device yet.
-HARMLESS = ("cuDeviceGetName", "cuCtxGetCurrent")
+HARMLESS = ("cuDeviceGetName", "cuCtxGetCurrent", "cuThreadExchangeStreamCaptureMode")
 PLAIN = ("cuInit", "cuDeviceGetCount", "cuDeviceGet")
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import tensorkiln as tk
+from release.archives import unpack
 from tensorkiln.artifact import ArtifactSet
 from tensorkiln.artifact.dependency import DEPENDENCIES, dependencies_of
 from tensorkiln.base.dependency import ExternalDependency
@@ -46,7 +47,7 @@ def source(tmp_path: Path) -> Path:
 def unpacked(path: Path) -> ArtifactSet:
     folder = path.with_suffix("")
     with tarfile.open(path) as archive:
-        archive.extractall(folder, filter="data")
+        unpack(archive, folder)
     return ArtifactSet.load(folder)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import tensorkiln as tk
+from release.archives import unpack
 from tensorkiln.artifact.mlf.earlier import earlier_metadata
 from tensorkiln.artifact.mlf.load import open_model_library
 from tensorkiln.artifact.mlf.metadata import LibraryMetadata, parsed_metadata
@@ -176,7 +177,7 @@ def test_what_is_no_archive(tmp_path: Path) -> None:
 def test_links_in_an_unpacked_folder(archive: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("dear")
     with tarfile.open(archive) as tar:
-        tar.extractall(tmp_path / "net", filter="data")
+        unpack(tar, tmp_path / "net")
     (tmp_path / "net/src/net.py").unlink()
     (tmp_path / "net/src/net.py").symlink_to(tmp_path / "secret")
     with pytest.raises(UserError) as caught:

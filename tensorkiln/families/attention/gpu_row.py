@@ -135,7 +135,7 @@ GPU_ATTENTION = Family(
     epilogue=ATTENTION.epilogue,
     prologue=moves_operand,
     devices=GPUS,
-    before=("attention_tensor_cores",),
+    before=("attention_wgmma", "attention_tensor_cores"),
 )
 
 ROWS = (GPU_ATTENTION,)

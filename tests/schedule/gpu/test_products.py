@@ -18,6 +18,7 @@ from tensorkiln.kernels.case import Build
 from tensorkiln.pipeline import compile as compile_module
 from tensorkiln.schedule.choose import schedule_group
 from tensorkiln.target import Target
+from tensorkiln.target.capability import most_shared
 from tests.cuda.emulator.launch import BACKWARD, FORWARD
 from tests.schedule.battery import Battery
 from tests.schedule.gpu.runner import OPENCL, DeviceRunner, Kernels, groups_for
@@ -193,15 +194,15 @@ def device_function(name: str) -> PrimFunc:
 @pytest.mark.parametrize("name", LARGE)
 def test_factors_are_loaded_by_fours(name: str) -> None:
     """The text of a large product loads no single factor from shared memory, and few of them; a
-    block leaves room for a second, for which registers are kept if they are many."""
+    block leaves room for a second. With enough tiles, half as many threads have twice as many sums
+    each."""
     f = device_function(name)
     text = ptx_of({f.name: emit_ptx_ir(f, CUDA)}, ["sm_80"])["sm_80"]
     loads = re.findall(r"ld\.shared(\.v\d)?\.", text)
     assert set(loads) == {".v4"}
     assert text.count("fma.rn.f32") >= LARGE[name][2] * len(loads)
-    assert launch_of(f).block == (256, 1, 1)
-    assert (".minnctapersm 2\n" in text) == (name not in ("windows", "small"))
-    assert launch_of(f).shared_bytes <= 2 * 24 << 10 == CUDA["max_shared_memory_per_block"]
+    assert launch_of(f).block == (256 if name in ("windows", "small") else 128, 1, 1)
+    assert 2 * launch_of(f).shared_bytes <= most_shared(CUDA)
 
 
 @pytest.mark.parametrize(
