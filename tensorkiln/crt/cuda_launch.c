@@ -227,12 +227,13 @@ static int cuda_load(void *opened, const kiln_device_target *target, const kiln_
     /* Loading may wait for the device, which breaks a stream's capture by others unless the thread
      * says that it knows what it does. */
     int capture_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    kiln_cu.ThreadExchangeStreamCaptureMode(&capture_mode);
+    const CUresult refused = kiln_cu.ThreadExchangeStreamCaptureMode(&capture_mode);
     code = load_code(made, file);
     for (int i = 0; i < target->n_functions && code == KILN_OK; i++)
         if ((code = kiln_cuda_find_maps(target->functions[i])) == KILN_OK)
             code = find_kernel(made, target->functions[i], &made->functions[i]);
-    kiln_cu.ThreadExchangeStreamCaptureMode(&capture_mode);
+    if (refused == CUDA_SUCCESS)
+        kiln_cu.ThreadExchangeStreamCaptureMode(&capture_mode);
     kiln_cuda_leave(pushed);
     if (code == KILN_OK)
         *module = made;

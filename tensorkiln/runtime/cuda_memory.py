@@ -117,11 +117,12 @@ class CudaContext(DeviceContext):
         says that it knows what it does."""
         cu, before, mode = _library(), _P(), _I(_RELAXED)
         _check(cu.cuCtxPushCurrent(self._context), "cuCtxPushCurrent")
-        cu.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+        refused = cu.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
         try:
             yield cu
         finally:
-            cu.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+            if not refused:
+                cu.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
             cu.cuCtxPopCurrent(ctypes.byref(before))
 
     def wait(self, stream: int) -> None:

@@ -108,7 +108,7 @@ def test_every_call_of_the_driver_fails_in_turn(checked: Stand) -> None:
     tolerated.add(
         "cuGraphExecMemcpyNodeSetParams"
     )  # with 1: memory of another kind, for a graph anew
-    assert passed == {*tolerated, "cuDeviceGetName"}
+    assert passed == {*tolerated, "cuDeviceGetName", "cuThreadExchangeStreamCaptureMode"}
 
 
 def test_a_run_makes_nothing_new(checked: Stand) -> None:

@@ -5,7 +5,8 @@ static const int errors[] = {2, 1, 700, 9999};
 static const char *const functions[] = {
     "cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute",
     "cuDevicePrimaryCtxRetain", "cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxGetDevice",
-    "cuModuleLoadDataEx", "cuModuleGetFunction", "cuFuncGetAttribute", "cuFuncSetAttribute",
+    "cuThreadExchangeStreamCaptureMode", "cuModuleLoadDataEx", "cuModuleGetFunction",
+    "cuFuncGetAttribute", "cuFuncSetAttribute",
     "cuStreamCreate", "cuStreamSynchronize", "cuStreamIsCapturing", "cuStreamWaitEvent",
     "cuEventCreate", "cuEventRecord", "cuMemAlloc", "cuPointerGetAttributes",
     "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync", "cuLaunchKernel",
