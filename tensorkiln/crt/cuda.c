@@ -303,6 +303,18 @@ void kiln_cuda_leave(int pushed)
         kiln_cu.CtxPopCurrent(&ours);
 }
 
+int kiln_cuda_relax(void)
+{
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    return kiln_cu.ThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS ? mode : -1;
+}
+
+void kiln_cuda_restore(int mode)
+{
+    if (mode >= 0)
+        kiln_cu.ThreadExchangeStreamCaptureMode(&mode);
+}
+
 /* ---- memory -------------------------------------------------------------------------------- */
 
 int kiln_cuda_allocate(void *opened, int64_t bytes, kiln_device_memory *memory)
@@ -313,8 +325,10 @@ int kiln_cuda_allocate(void *opened, int64_t bytes, kiln_device_memory *memory)
     int code = kiln_cuda_enter(device, &pushed);
     if (code != KILN_OK)
         return code;
+    const int mode = kiln_cuda_relax();
     code = kiln_cuda_check(device, kiln_cu.MemAlloc(&address, (size_t)bytes),
                            KILN_ERROR_DEVICE_MEMORY, "cuMemAlloc");
+    kiln_cuda_restore(mode);
     kiln_cuda_leave(pushed);
     if (code != KILN_OK)
         return code;
@@ -329,7 +343,9 @@ void kiln_cuda_free(void *opened, kiln_device_memory *memory)
 {
     int pushed;
     if (memory->handle != NULL && kiln_cuda_can_free(opened, &pushed)) {
+        const int mode = kiln_cuda_relax();
         kiln_cu.MemFree((CUdeviceptr)memory->handle);
+        kiln_cuda_restore(mode);
         kiln_cuda_leave(pushed);
     }
     memset(memory, 0, sizeof *memory);

@@ -266,5 +266,10 @@ int kiln_cuda_enter(kiln_cuda_device *device, int *pushed);
 /* The same to free something: no failure has a sentence. A lost context has freed everything. */
 int kiln_cuda_can_free(kiln_cuda_device *device, int *pushed);
 void kiln_cuda_leave(int pushed);
+/* While somebody captures a stream, the driver refuses calls that may wait for the device, and breaks
+ * the capture, unless the thread says that it knows what it does: between these two it does. The result
+ * of the first is for the second. */
+int kiln_cuda_relax(void);
+void kiln_cuda_restore(int mode);
 
 #endif

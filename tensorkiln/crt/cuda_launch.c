@@ -224,16 +224,12 @@ static int cuda_load(void *opened, const kiln_device_target *target, const kiln_
     }
     made->device = device;
     made->target = target;
-    /* Loading may wait for the device, which breaks a stream's capture by others unless the thread
-     * says that it knows what it does. */
-    int capture_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    const CUresult refused = kiln_cu.ThreadExchangeStreamCaptureMode(&capture_mode);
+    const int mode = kiln_cuda_relax();
     code = load_code(made, file);
     for (int i = 0; i < target->n_functions && code == KILN_OK; i++)
         if ((code = kiln_cuda_find_maps(target->functions[i])) == KILN_OK)
             code = find_kernel(made, target->functions[i], &made->functions[i]);
-    if (refused == CUDA_SUCCESS)
-        kiln_cu.ThreadExchangeStreamCaptureMode(&capture_mode);
+    kiln_cuda_restore(mode);
     kiln_cuda_leave(pushed);
     if (code == KILN_OK)
         *module = made;
@@ -405,8 +401,11 @@ static int cuda_submit(void *started)
 static int cuda_finish(const cuda_queue *q, int pushed, CUresult error, int waits, int code,
                        const char *what)
 {
-    if (error == CUDA_SUCCESS && waits)
+    if (error == CUDA_SUCCESS && waits) {
+        const int mode = kiln_cuda_relax();
         error = kiln_cu.StreamSynchronize(q->stream);
+        kiln_cuda_restore(mode);
+    }
     kiln_cuda_leave(pushed);
     return kiln_cuda_check(q->device, error, code, what);
 }

@@ -116,6 +116,7 @@ def test_a_run_makes_nothing_new(checked: Stand) -> None:
     assert calls == [
         "cuCtxGetCurrent",
         "cuCtxPushCurrent",
+        "cuThreadExchangeStreamCaptureMode",
         "cuStreamSynchronize",
         "cuMemcpyHtoDAsync",
         "cuMemcpyDtoHAsync",
@@ -131,6 +132,7 @@ def test_a_run_by_graphs_makes_nothing_new(checked: Stand) -> None:
     assert set(call_counts) == {
         "cuCtxGetCurrent",
         "cuCtxPushCurrent",
+        "cuThreadExchangeStreamCaptureMode",
         "cuStreamSynchronize",
         "cuMemcpyHtoDAsync",
         "cuMemcpyDtoHAsync",

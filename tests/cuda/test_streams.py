@@ -281,6 +281,32 @@ def test_an_input_from_another_stream_in_a_capture(
     assert driver("cuGraphExecDestroy", ready) == driver("cuGraphDestroy", graph) == 0
 
 
+def test_a_first_run_while_another_stream_is_captured(module: Module, streams: list[int]) -> None:
+    """With memory, copies from and to the host, and waits, none of which break the capture."""
+    driver = Driver()
+    first = Executor(module)
+    first.set_stream(streams[0])
+    x, out = there(numbers(80)), there(np.zeros(80, np.float32))
+    first["there"](x, out=out)
+    out.wait()
+    there(np.zeros(80, np.float32)).copyto(out)
+    inputs = numbers(50), numbers(70)
+    want = [Executor(module)["main"](values).numpy() for values in inputs]
+    driver.begin_capture(streams[0])
+    first["there"](x, out=out)
+    second = Executor(module)
+    for k, values in enumerate(inputs):
+        assert np.array_equal(second["main"](values).numpy(), want[k])
+    del second
+    graph = driver.end_capture(streams[0])
+    assert graph
+    ready = driver.instantiate(graph)
+    driver.launch(ready, streams[0])
+    out.queued_in(streams[0])
+    assert np.array_equal(out.numpy(), expected(numbers(80)))
+    assert driver("cuGraphExecDestroy", ready) == driver("cuGraphDestroy", graph) == 0
+
+
 class Elsewhere:
     """A tensor of a library like torch, whose table of functions says what its stream is."""
 

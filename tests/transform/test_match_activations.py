@@ -95,16 +95,23 @@ def test_formula(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_constants_of_narrow_types(dtype: str) -> None:
-    """The root of two is 1.4141 in float16."""
+    """The root of two is 1.4141 in float16; the numbers beside it are no roots."""
+    elements = np.dtype(getattr(ml_dtypes, dtype, dtype))
 
     def number(value: float) -> Constant:
-        return constant(np.asarray(value, np.dtype(getattr(ml_dtypes, dtype, dtype))))
+        return constant(np.asarray(value, elements))
 
-    def gelu(g: Graph, x: RVar) -> RVar:
-        return g.mul(g.mul(x, g.add(g.erf(g.div(x, number(math.sqrt(2)))), number(1))), number(0.5))
+    def ops(root: float) -> list[str]:
+        def gelu(g: Graph, x: RVar) -> RVar:
+            return g.mul(g.mul(x, g.add(g.erf(g.div(x, number(root))), number(1))), number(0.5))
 
-    out = match_activations(canonicalize(graph(gelu, x=tensor((2, 3, 4), dtype))))
-    assert ops_of(out) == ["gelu"]
+        return ops_of(match_activations(canonicalize(graph(gelu, x=tensor((2, 3, 4), dtype)))))
+
+    root = np.asarray(math.sqrt(2), elements)
+    assert ops(math.sqrt(2)) == ["gelu"]
+    for step in (-1, 1):
+        neighbor = (root.view(np.uint16) + np.uint16(step % (1 << 16))).view(elements)
+        assert "erf" in ops(float(neighbor))
 
 
 NEARLY: dict[str, Build] = {

@@ -19,7 +19,8 @@ from tensorkiln.target.capability import multiprocessors
 _TILE = 64  # rows and columns of a block's tile
 # Output channels from which on the groups of a convolution are a batch of products.
 LEAST_OUTPUTS = 16
-_LEAST_ROWS = 8  # with fewer, blocks do not compute tiles
+# With fewer rows or columns, most of a tile would be computed in vain (`few_rows` computes them).
+LEAST_ROWS = 8
 # The least terms of a part, and the most parts.
 _TERMS, _PARTS = 32, 64
 
@@ -67,7 +68,7 @@ def parts_of(call: Call, out: TensorType, target: Target) -> int | None:
     if processors is None or not _of_one_type(call, out):
         return None
     sums = _sums_of(call, out)
-    if sums is None or min(sums.rows, sums.columns) < _LEAST_ROWS:
+    if sums is None or min(sums.rows, sums.columns) < LEAST_ROWS:
         return None
     work = _WORK[out.dtype.bytes]
     times = {n: sums.time(n, processors, work) for n in sums.parts()}

@@ -32,6 +32,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tensorkiln.arith import simplify
+from tensorkiln.families.contraction.costs import LEAST_ROWS
 from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.copies import LEAST, copy_of
 from tensorkiln.ir.expr import (
@@ -57,8 +58,6 @@ from tensorkiln.schedule.primitives import Cooperative, Schedule
 from tensorkiln.target import Target
 from tensorkiln.target.capability import copies_ahead, most_shared
 
-# With fewer rows or columns, most of a tile would be computed in vain.
-_LEAST = 8
 # Threads of a block along columns. A warp is 4 x 8 threads, so that it loads as few different
 # elements of both factors as it can.
 _ACROSS = 16
@@ -171,7 +170,7 @@ def tile_of(p: Product, target: Target) -> BlockTile | None:
     """The tile for a product, from its extents and the limits of the target; None if it has too few
     rows or columns."""
     rows, columns = (int_value(product(tuple(e for _, e in x))) for x in (p.rows, p.columns))
-    if min(_LEAST if rows is None else rows, _LEAST if columns is None else columns) < _LEAST:
+    if min(LEAST_ROWS if n is None else n for n in (rows, columns)) < LEAST_ROWS:
         return None
     threads = most_threads(target)
     across = min(_ACROSS, threads)

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tensorkiln.arith import simplify
+from tensorkiln.families.contraction.costs import LEAST_ROWS
 from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import Expr, IntImm, cast, const, int_value, neutral
 from tensorkiln.ir.stmt import If, PrimFunc, Stmt, Store
@@ -43,7 +44,6 @@ from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.target import Target
 from tensorkiln.target.capability import multiprocessors
 
-_MOST_ROWS = 7  # with more of them, blocks compute tiles (`families/contraction/gpu.py`)
 _TERMS = 64  # sums of fewer terms are not worth a block
 _COLUMNS = (64, 32, 16)  # of a block that reads along columns
 _TERM_COLUMNS = (32, 16, 8)  # of a block that reads along terms
@@ -106,7 +106,7 @@ def _program_of(group: Group, p: Product, target: Target) -> _FewRows | None:
     if columns is not None and (rows is None or columns < rows):
         p = replace(p, left=p.right, right=p.left, rows=p.columns, columns=p.rows)
         rows, columns = columns, rows
-    if rows is None or not 0 < rows <= _MOST_ROWS or (terms is not None and terms < _TERMS):
+    if rows is None or not 0 < rows < LEAST_ROWS or (terms is not None and terms < _TERMS):
         return None
     if _size(p.terms[1:]) != 1:  # windows of an image
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensorkiln.base.element_types import BYTE_TYPES, HALF_TYPES
+from tensorkiln.families.contraction.costs import LEAST_ROWS
 from tensorkiln.ir.device_instructions import WARP_THREADS
 from tensorkiln.ir.dtype import FLOAT32
 from tensorkiln.ir.relax import Call, TensorType
@@ -22,7 +23,6 @@ TF32 = (FLOAT32.name, FLOAT32.name)
 _UNIT = 16  # rows and columns of the smallest tile of a warp
 _LARGEST, _USUAL = 128, 64
 _FULL = 128  # with fewer tiles a device is not full, and smaller tiles are better
-_LEAST = 8  # with fewer rows or columns, most of a tile would be computed in vain
 _WARPS = 4  # of a block, at most
 _TERMS = 64  # bytes of terms that a tile gets at a time
 MMA_TERMS = 32  # bytes of terms of one instruction
@@ -86,7 +86,7 @@ def warp_tile(
 ) -> WarpTile | None:
     """The tile for a product of these extents, None being unknown. None if it has too few rows or
     columns, or if blocks of the target are too small."""
-    if min(_LEAST if n is None else n for n in (rows, columns)) < _LEAST:
+    if min(LEAST_ROWS if n is None else n for n in (rows, columns)) < LEAST_ROWS:
         return None
     threads, shared = target["max_num_threads"], target["max_shared_memory_per_block"]
     assert isinstance(threads, int) and isinstance(shared, int)

@@ -30,7 +30,7 @@ from tensorkiln.ir.relax import Bound, Call, Constant, RVar, Value
 _COMMUTATIVE = "add mul minimum maximum equal not_equal logical_and logical_or logical_xor"
 COMMUTATIVE = frozenset(_COMMUTATIVE.split())
 # The relative error allowed for a number that float32 cannot hold exactly, since exporters round it
-# in different ways; in a narrower type, the distance of its numbers.
+# in different ways; in a narrower type, half the distance of its numbers, as rounding gives.
 TOLERANCE = 2e-6
 
 Found = dict[str, object]
@@ -299,4 +299,4 @@ def _is_number(v: Value, want: float, exact: bool) -> bool:
     if exact:
         return have == want
     assert isinstance(v, Constant)
-    return abs(have - want) <= max(TOLERANCE, v.type.dtype.row.epsilon) * abs(want)
+    return abs(have - want) <= max(TOLERANCE, v.type.dtype.row.epsilon / 2) * abs(want)
