@@ -1,15 +1,18 @@
 """Whether what is about to be measured is right on this GPU: every class of kernels against float64
-at several sizes, the tests of the runtime, and a run that torch captures."""
+at several sizes, products and attention by warpgroups where it has them, the tests of the runtime,
+and a run that torch captures."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
+import ml_dtypes  # noqa: F401 - registers bfloat16 with NumPy
 import numpy as np
 
 import tensorkiln as tk
@@ -22,10 +25,14 @@ from tensorkiln.ir.relax import tensor
 from tensorkiln.ops.builder import GraphBuilder
 from tensorkiln.ops.evaluate import evaluate
 from tests.cuda.classes import HALVES
-from tests.schedule.battery import Battery, arguments
+from tests.cuda.test_attention import made_up
+from tests.cuda.test_attention_warpgroups import CASES as ATTENTIONS
+from tests.cuda.test_parts import PARTS
+from tests.cuda.test_wgmma import PRODUCTS
+from tests.schedule.battery import TOLERANCE, Battery, Case, arguments, typed
 from tests.schedule.gpu.kernels import KERNELS
 
-_TOLERANCE = {"float32": 2e-5, "float16": 4e-3}  # integers are exact
+_TOLERANCE = {**TOLERANCE, "float32": 2e-5}  # integers are exact
 _DRY_CLASSES = ("flat_symbolic", "softmax_short", "matmul", "max_pool", *HALVES)
 _SIZES = (1, 7, 40)
 # Tests that run on the machine's GPU where it has one.
@@ -61,17 +68,82 @@ def check_class(name: str) -> Callable[[Gpu], str]:
 
     def check(gpu: Gpu) -> str:
         battery, executor = _classes(gpu)
-        case = battery.cases[name]
-        for k, sizes in enumerate(case.sizes):
-            inputs = arguments(case, sizes, k)
-            want = evaluate(case.function, inputs, sizes, dtype="float64")
-            tensor = executor[name](*inputs.values())  # each class has one result
-            array = tensor.numpy()
-            if wrong := off_by(array, want[0], _TOLERANCE.get(array.dtype.name, 0.0)):
-                return f"wrong result: {wrong}, sizes {dict(sizes)}"
-        return ""
+        return wrong_result(battery.cases[name], executor)
 
     return check
+
+
+def wrong_result(case: Case, executor: Any) -> str:
+    """Empty when a graph of one result is right at all its sizes, NaN where its meaning is."""
+    for k, sizes in enumerate(case.sizes):
+        inputs = arguments(case, sizes, k)
+        with np.errstate(all="ignore"):
+            (want,) = evaluate(case.function, inputs, sizes, dtype="float64")
+        array = executor[case.name](*inputs.values()).numpy()
+        undefined = np.isnan(want.astype(np.float64))
+        if (undefined != np.isnan(array.astype(np.float64))).any():
+            return f"wrong result: NaN in other places, sizes {dict(sizes)}"
+        have, want = (np.where(undefined, 0, x) for x in (array, want))
+        if wrong := off_by(have, want, _TOLERANCE.get(array.dtype.name, 0.0)):
+            return f"wrong result: {wrong}, sizes {dict(sizes)}"
+    return ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Graphs of a kind, compiled with `options` of the target; on one architecture if `only`."""
+
+    fill: Callable[[Battery], None]
+    options: Mapping[str, object] = field(default_factory=dict)
+    only: str = ""
+
+    def check(self, gpu: Gpu) -> str:
+        """Empty when all its graphs are right, or none is for this GPU."""
+        if self.only not in ("", gpu.arch):
+            return f"absent: of {self.only} alone"
+        battery = Battery()
+        self.fill(battery)
+        mod = IRModule(tuple(c.function for c in battery.cases.values()), "battery")
+        exe = tk.compile(mod, {"kind": "cuda", "arch": gpu.arch, **self.options})
+        executor = tk.runtime.Executor(exe, tk.cuda(0))
+        wrong = ((name, wrong_result(c, executor)) for name, c in battery.cases.items())
+        return "; ".join(f"{name}: {reason}" for name, reason in wrong if reason)
+
+
+def _symbol(words: str) -> str:
+    return words.replace(",", "").replace(" ", "_")
+
+
+def _products(dtype: str, battery: Battery) -> None:
+    for name, p in PRODUCTS.items():
+        battery.add(_symbol(name), p.build, *(typed(dtype, *s) for s in p.shapes), sizes=p.sizes)
+
+
+def _attentions(dtype: str, battery: Battery) -> None:
+    for name, a in ATTENTIONS.items():
+        battery.add(_symbol(name), a.build, *a.params(dtype), sizes=a.sizes, make=made_up)
+
+
+def _parts(battery: Battery) -> None:
+    for name, case in PARTS.items():
+        battery.add(_symbol(name), case.build, case.parameter)
+
+
+# What `make test` runs through the emulator.
+TABLES: dict[str, Table] = {
+    **{
+        f"products by warpgroups, {dtype}, copies by {copies}": Table(
+            partial(_products, dtype), {"matmul_copies": copies}, "sm_90a"
+        )
+        for dtype in ("float16", "bfloat16")
+        for copies in ("tma", "warp", "threads")
+    },
+    **{
+        f"attention by warpgroups, {dtype}": Table(partial(_attentions, dtype), only="sm_90a")
+        for dtype in ("float16", "bfloat16")
+    },
+    "products in parts": Table(_parts),
+}
 
 
 def check_tests(path: str) -> Callable[[Gpu], str]:
@@ -115,6 +187,9 @@ def checks(dry: bool) -> Iterator[tuple[str, Callable[[Gpu], str]]]:
     """All of them, by name."""
     for name in kernel_classes(dry).cases:
         yield f"kernels {name}", check_class(name)
-    for path in () if dry else _TESTS:  # `make test` runs them through the stand-in
-        yield path, check_tests(path)
+    if not dry:  # `make test` runs them through the stand-in
+        for name, table in TABLES.items():
+            yield name, table.check
+        for path in _TESTS:
+            yield path, check_tests(path)
     yield "torch.cuda.graph", check_torch
