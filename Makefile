@@ -97,6 +97,8 @@ DURATIONS ?=
 ROTATION ?= commit
 TESTS = -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -q --durations=20 \
   $(if $(DURATIONS),--record-durations)
+# Some 1,000 processes import the package: its modules are compiled once, even where Python may not keep them.
+test test-all: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/has-dev
 	$(BIN)/python $(TESTS) --rotation=$(ROTATION)
 

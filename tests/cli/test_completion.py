@@ -225,8 +225,10 @@ def test_keys(shell: str, keys: str, line: str, scripts: Path, tmp_path: Path) -
         setup = f'source {script}; bind -x \'"\\C-t": printf "<<%s>>" "$READLINE_LINE"\''
     else:
         argv = [need("zsh"), "-f", "-i"]
+        (tmp_path / "fpath").mkdir()
+        shutil.copy(scripts / "zsh", tmp_path / "fpath" / "_kiln")
         setup = (
-            f"autoload -Uz compinit; compinit -u -D; source {script}; "
+            "fpath=($PWD/fpath $fpath); autoload -Uz compinit; compinit -u -D; "
             'show() { print -rn -- "<""<$BUFFER>"">" }; zle -N show; bindkey "^T" show'
         )
     completed_line = typed(argv, setup, keys, tmp_path).rstrip()

@@ -187,7 +187,7 @@ def test_a_cpu_opencl_and_an_external() -> None:
     try:
         target = {"devices": ["normer", GPU, "llvm"]}
         exe = check(graph(_block, x=(10, 24)), target, data(10, 24))
-        assert {p.device for p in exe.placement()} == {"host", "opencl", "llvm"}
+        assert {p.device for p in exe.placement()} == {"normer", "opencl", "llvm"}
         assert "external:norms_normer" in {p.kernel_class for p in exe.placement()}
     finally:
         unregister_target_kind("normer")
@@ -360,7 +360,7 @@ def test_networks(name: str, target: str) -> None:
 
     mod = tk.frontend.from_onnx(str(fetch(name)))
     exe = check(mod, BERT.get(target, target), *random_inputs(name, 0, {}).values())
-    used = {p.device for p in exe.placement()}
+    used = {p.device for p in exe.placement() if p.kernel_class != "indices"}  # checked on the host
     assert used == {"opencl"} if target == "opencl" else len(used) == len(BERT[target]["devices"])
 
 

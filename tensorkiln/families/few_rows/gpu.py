@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from tensorkiln.arith import simplify
 from tensorkiln.families.contraction.costs import LEAST_ROWS
 from tensorkiln.ir.buffer import Buffer, Load, buffer
+from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, IntImm, cast, const, int_value, neutral
 from tensorkiln.ir.stmt import If, PrimFunc, Stmt, Store
 from tensorkiln.ir.visit import substitute
@@ -42,7 +43,7 @@ from tensorkiln.schedule.gpu.tiles import (
 from tensorkiln.schedule.group import Group, inplace_params, product
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.target import Target
-from tensorkiln.target.capability import multiprocessors
+from tensorkiln.target.capability import most_shared, multiprocessors
 
 _TERMS = 64  # sums of fewer terms are not worth a block
 _COLUMNS = (64, 32, 16)  # of a block that reads along columns
@@ -94,6 +95,22 @@ class _Threads:
         """Elements of the matrix that a thread reads at once."""
         return self.columns * self.terms
 
+    @property
+    def groups(self) -> int:
+        """Groups of the threads of a column, whose sums are added first."""
+        return self.down >> self.down.bit_length() // 2
+
+    def pitch(self, rows: int) -> int:
+        """Elements of shared memory between the sums of neighbours along terms."""
+        # Neighbouring threads store sums of one column, or of several; an odd distance puts the
+        # first into different banks.
+        sums = rows * self.across * self.columns
+        return sums | 1 if self.terms > 1 else sums
+
+    def shared(self, rows: int, dtype: DType) -> int:
+        """Bytes of shared memory of the sums of all threads and of those of groups."""
+        return dtype.size((self.down + self.groups) * self.pitch(rows))
+
     def place(self, t: Expr) -> tuple[Expr, Expr]:
         """(number along columns, number along terms) of thread t."""
         if self.terms > 1:
@@ -132,7 +149,10 @@ def _threads_of(
     across = max(1, _width(columns, widths, target) // columns_of_thread)
     steps = None if terms is None else terms // terms_of_thread
     down = enough_threads(steps, limit // across)
-    return _Threads(across, columns_of_thread, down, terms_of_thread)
+    threads = _Threads(across, columns_of_thread, down, terms_of_thread)
+    while threads.shared(rows, p.dtype) > most_shared(target):
+        threads = replace(threads, down=threads.down // 2)
+    return threads
 
 
 def _size(axes: Axes) -> int | None:
@@ -172,10 +192,7 @@ class _FewRows:
         self.batches = simplify((self.of.terms + (whole - 1)) // whole)
         left_lanes = adjacent((p.left,), p.terms, self.of.terms)
         self.adjacent_terms = threads.terms > 1 and left_lanes >= threads.terms
-        # Neighbouring threads store sums of one column, or of several; an odd distance puts the
-        # first into different banks.
-        pitch = rows * self.width
-        self.pitch = pitch | 1 if threads.terms > 1 else pitch
+        self.pitch = threads.pitch(rows)
         self.parts = buffer("parts", (threads.down, self.pitch), p.dtype, "shared")
 
     def stmt(self) -> Stmt:
@@ -183,8 +200,8 @@ class _FewRows:
         return self.of.grid(self._block)
 
     def _block(self, z: Expr, _: Expr, first_column: Expr) -> Stmt:
-        fan = 1 << (self.threads.down.bit_length() // 2)
-        count = self.threads.down // fan
+        count = self.threads.groups
+        fan = self.threads.down // count
         groups = buffer("groups", (count, self.pitch), self.p.dtype, "shared")
         level = self._level(self.parts, fan, count, "group_sum")
 

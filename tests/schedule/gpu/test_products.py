@@ -205,6 +205,18 @@ def test_factors_are_loaded_by_fours(name: str) -> None:
     assert 2 * launch_of(f).shared_bytes <= most_shared(CUDA)
 
 
+@pytest.mark.parametrize("shared", [16 << 10, 4 << 10])
+@pytest.mark.parametrize("rows", [1, 3, 7])
+def test_few_rows_share_what_a_device_has(rows: int, shared: int) -> None:
+    """As many threads along terms as have room for their sums."""
+    target = Target({"kind": "opencl", "max_shared_memory_per_block": shared})
+    mod = graph(lambda g, x, w: g.gelu(g.linear(x, w)), x=(rows, 2048), w=(2048, 96))
+    launches = Kernels([schedule_group(g, target) for g in groups_for(mod, target)], target)
+    for name in launches.names:
+        for launch in launches.launches(name):
+            assert launch_of(launches.func(launch.name)).shared_bytes <= shared
+
+
 @pytest.mark.parametrize(
     ("options", "ahead"),
     [({"arch": "sm_80"}, True), ({"arch": "sm_75"}, False), ({"also": ["sm_75"]}, False)],
