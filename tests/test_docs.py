@@ -23,6 +23,7 @@ from tensorkiln.base.config import KNOBS
 from tensorkiln.cli.entry import COMMANDS
 from tensorkiln.target.kinds import KINDS
 from tests.fork_server import fork_server
+from tests.rotation import rows_in_turn
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -115,7 +116,9 @@ def run_blocks(page_blocks: list[Block], folder: Path, commands: Path) -> None:
         assert process.returncode == 0, f"{text}\n{process.stdout}\n{process.stderr}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", rows_in_turn(PAGES, family=lambda page: page.parent), ids=lambda page: page.name
+)
 def test_blocks_run(page: Path, tmp_path: Path, commands: Path) -> None:
     run_blocks(blocks(page), tmp_path, commands)
     missing = {b.tool for b in blocks(page) if lacks(b.tool)}

@@ -136,6 +136,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
 
 
 @pytest.mark.filterwarnings("ignore:x86-64 is the baseline")
+@pytest.mark.in_turn()
 @pytest.mark.parametrize("name", CALLS)
 def test_wrong_kinds(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -44,6 +44,7 @@ def test_all_are_there() -> None:
         assert listed == [r.number for r in REQUIREMENTS if r.state == state], state
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize("r", REQUIREMENTS, ids=lambda r: str(r.number))
 def test_its_command_runs(r: Requirement, tmp_path: Path, commands: Path) -> None:
     assert r.blocks and not any(b.skipped for b in r.blocks)

@@ -120,6 +120,7 @@ def test_a_library_and_the_weights_beside_it_appear_together(
     assert tree(tmp_path) == before
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_a_file_that_may_not_grow_so_large(output: str, tmp_path: Path) -> None:
     """The system's own refusal, in a process of its own."""

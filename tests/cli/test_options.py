@@ -125,6 +125,7 @@ def refusal(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return ""
 
 
+@pytest.mark.in_turn("command")
 @pytest.mark.parametrize(
     ("command", "action"), list(arguments()), ids=lambda x: x if isinstance(x, str) else name_of(x)
 )

@@ -213,6 +213,7 @@ def test_all_that_print_are_here() -> None:
     assert {line[0] for line in PRINTS} == {*COMMANDS, "--help"} - {"demo"}  # which takes too long
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize("line", PRINTS, ids=" ".join)
 def test_streams(work_folder: Path, line: list[str], forked: str) -> None:
     full = kiln(*line, shell="> /dev/full", command=forked)
@@ -309,6 +310,7 @@ SURROUNDINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize("surroundings", SURROUNDINGS)
 def test_surroundings(work_folder: Path, surroundings: str, forked: str) -> None:
     """A locale is what Python starts with: a fresh process."""

@@ -160,6 +160,7 @@ NETWORKS: dict[str, Callable[[], Network]] = {
 }
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_of_mlperf_tiny(name: str, tmp_path: Path) -> None:
     net = NETWORKS[name]()

@@ -97,6 +97,7 @@ def test_the_host_agrees_with_onnx_runtime(network: str, precision: str) -> None
         _compare(found, reference)
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize(("network", "precision", "board"), list(rows()))
 def test_it_runs_on_a_board(
     network: str,

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize("kind", ["onnx", "constants", "scripts"])
 def test_small_texts_of_large_consequence(kind: str) -> None:
     command = [sys.executable, "-m", "tests.growth.child", kind]

@@ -60,6 +60,7 @@ def test_in_python(linked: dict[str, Path], name: str, tmp_path: Path) -> None:
     assert "kiln inspect" in caught.value.hint
 
 
+@pytest.mark.in_turn("language")
 @pytest.mark.parametrize("language", REFUSALS)
 @pytest.mark.parametrize("name", SAID)
 def test_elsewhere(linked: dict[str, Path], name: str, programs: Path, language: str) -> None:

@@ -27,6 +27,7 @@ def sanitized_program(
     return request.param, program, library
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize("mode", ["exit", "inside", "after"])
 def test_modules_of_many_threads(sanitized_program: tuple[str, Path, Path], mode: str) -> None:
     """Calls that are under way at exit() go on, and later ones find no loader."""

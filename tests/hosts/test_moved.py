@@ -121,6 +121,7 @@ NAMES = {"relative": "./{0}/net.so", "absolute": "{1}/{0}/net.so", "link": "./li
 MOVES = ("nothing", "chdir", "link")
 
 
+@pytest.mark.in_turn("caller", "move")
 @pytest.mark.parametrize("move", MOVES)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("caller", CALLERS)

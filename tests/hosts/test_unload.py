@@ -74,6 +74,7 @@ def maker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Maker(request.param, tmp_path_factory.mktemp(f"unload-{request.param}"))
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize("scenario", ["owner", "exit", "late"])
 def test_two_libraries(maker: Maker, scenario: str) -> None:
     """The first to start threads goes first, and the other one works on with as many; at exit, and

@@ -141,6 +141,7 @@ def cases() -> list[Any]:
     ]
 
 
+@pytest.mark.in_turn("op")
 @pytest.mark.parametrize(("op", "attr"), cases())
 def test_every_value(op: str, attr: str) -> None:
     types, given, arrays = SAMPLES[op]

@@ -124,6 +124,7 @@ CHANGES = {"left out": left_out, "twice": twice, "swapped": swapped}
 COUNTS = [len(p) for p in passes_of("network")]
 
 
+@pytest.mark.in_turn("change")
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("change", CHANGES)
 def test_every_pass(name: str, change: str) -> None:

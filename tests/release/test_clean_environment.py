@@ -58,6 +58,7 @@ def _page(page: Path, count: int) -> list[tuple[str, str]]:
 HOMES = ("read-only", "missing", "unset")
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize("home", HOMES)
 def test_how_the_readme_begins(
     home: str, everything: Environment, sealed: tuple[str, ...], tmp_path: Path

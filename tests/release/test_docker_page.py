@@ -104,6 +104,7 @@ class Docker:
         return process.stdout
 
 
+@pytest.mark.in_turn()
 @pytest.mark.parametrize("file", ["Dockerfile", "Dockerfile.c"])
 def test_the_lines_of_a_dockerfile(
     file: str, release: Release, environment: Make, tmp_path: Path
