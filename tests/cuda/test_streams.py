@@ -486,7 +486,8 @@ def test_the_stream_of_tvm_ffi(chain: tk.Executable, tmp_path: Path) -> None:
     build_all(chain.artifacts, tmp_path)
     library = chain.export_library(tmp_path / "chain.so")
     (tmp_path / "weights.json").write_text(json.dumps(W.tolist()))
-    place = {"PYTHONPATH": str(ROOT), "LD_LIBRARY_PATH": str(tmp_path)}
+    places = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    place = {"PYTHONPATH": places, "LD_LIBRARY_PATH": str(tmp_path)}
     place |= {"LOOKALIKE_DIR": str(tmp_path), "LOOKALIKE_LATE": "2"}
     process = subprocess.run(
         [sys.executable, "-c", PROGRAM, library, tmp_path / "weights.json"],
