@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from tensorkiln.arith.digits import UNBOUNDED, Range, Sum, Term, digits, equal, range_of, scaled
 from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.expr import Binary, CallExtern, Cast, Expr, IntImm, Unary, Var, int_value
 from tensorkiln.ir.visit import walk
@@ -41,19 +42,6 @@ def _low_bits(e: Expr) -> int:
     return 0
 
 
-def _flipped(x: str, y: str, bits: int, may_exceed: bool) -> str:
-    """x ^ y where one of both is below 2**bits. Each low bit is a sum modulo 2. If the other may be
-    larger (`may_exceed`), the higher parts of x and y are added to that: one of them is 0."""
-    low = [
-        f"{1 << k} * ((floor(({x}) / {1 << k}) + floor(({y}) / {1 << k})) mod 2)"
-        for k in range(bits)
-    ]
-    size = 1 << bits
-    if may_exceed:
-        low.insert(0, f"{size} * floor(({x}) / {size}) + {size} * floor(({y}) / {size})")
-    return f"({' + '.join(low)})"
-
-
 class NotAffine(Exception):
     """The expression has no exact affine form: callers assume that it can have any value."""
 
@@ -64,6 +52,7 @@ class AffineText:
 
     `constant`: buffers whose contents do not change, so that loads from them can be parameters.
     `params`: the expressions that became parameters. `param_facts`: conditions on these.
+    `sums`: the terms of texts that have several, or a range. `ranges`: of coordinates.
     """
 
     def __init__(self, constant: Container[Buffer]):
@@ -73,6 +62,8 @@ class AffineText:
         self.quotients: dict[tuple[Expr, Expr], tuple[str, str]] = {}
         self.count = 0
         self.constant = constant
+        self.sums: dict[str, Sum] = {}
+        self.ranges: dict[str, Range] = {"1": (1, 1)}
 
     def fresh(self) -> str:
         """The text of a new instance variable: `@1`, `@2`, ..."""
@@ -89,13 +80,43 @@ class AffineText:
                 self.param_facts.append(f"{name} >= 0")
         return name
 
+    def set_range(self, dim: str, lo: Expr, extent: Expr) -> None:
+        """Take note that a coordinate is in the range of a loop, if that is one of numbers. Of
+        several loops with the same coordinate it may be in any."""
+        first, count = int_value(lo), int_value(extent)
+        if first is None or count is None:
+            self.ranges[dim] = UNBOUNDED
+            return
+        low, high = self.ranges.get(dim, (first, first + count - 1))
+        self.ranges[dim] = min(low, first), max(high, first + count - 1)
+
+    def equations(self, i: str, x: str, j: str, y: str) -> list[str]:
+        """The conditions under which number `i` of the instance named `x` equals `j` of `y`, where
+        coordinates are in their ranges."""
+        return [equal(a, x, b, y) for a, b in digits(self.sum(i), self.sum(j), self.ranges)]
+
+    def below(self, index: str, extent: Expr) -> bool:
+        """Whether the ranges of coordinates alone keep a text in 0..extent - 1."""
+        low, high = range_of(self.sum(index), self.ranges)
+        count = int_value(extent)
+        return low >= 0 and count is not None and high < count
+
+    def sum(self, text: str) -> Sum:
+        """The terms of an integer text."""
+        return self.sums.get(text, (Term(1, text),))
+
+    def _summed(self, text: str, *terms: Term) -> str:
+        self.sums[text] = terms
+        return text
+
     # ---- integers ----------------------------------------------------------------------------
 
     def text(self, e: Expr) -> str:
         """The text of an integer expression. Raises NotAffine."""
         match e:
             case IntImm(value):
-                return str(value) if value >= 0 else f"({value})"
+                literal = str(value) if value >= 0 else f"({value})"
+                return self._summed(literal, *([Term(value, "1")] if value else []))
             case Var():
                 if e not in self.env:
                     return self.param(e)
@@ -120,7 +141,9 @@ class AffineText:
 
     def _binary(self, op: str, a: Expr, b: Expr) -> str:
         if op in _ARITHMETIC:
-            return f"({self.text(a)} {_ARITHMETIC[op]} {self.text(b)})"
+            x, y = self.text(a), self.text(b)
+            terms = *self.sum(x), *scaled(self.sum(y), 1 if op == "add" else -1)
+            return self._summed(f"({x} {_ARITHMETIC[op]} {y})", *terms)
         if op in ("min", "max"):
             return f"{op}({self.text(a)}, {self.text(b)})"
         number = int_value(b)
@@ -128,17 +151,42 @@ class AffineText:
             if number is None:
                 number, a = int_value(a), b
             if number is not None:
-                return f"({number} * {self.text(a)})"
-        elif op in ("floordiv", "floormod") and number is not None and number > 0:
-            x = self.text(a)
-            return f"floor(({x}) / {number})" if op == "floordiv" else f"(({x}) mod {number})"
-        elif op == "bitand" and number is not None and _is_mask(number):
-            return f"(({self.text(a)}) mod {number + 1})"
+                x = self.text(a)
+                terms = tuple(scaled(self.sum(x), number)) if number else ()
+                return self._summed(f"({number} * {x})", *terms)
+        elif number is not None and number > 0 and op in ("floordiv", "floormod", "bitand"):
+            return self._divided(op, a, number)
         elif op == "bitxor":
             bits = sorted((_low_bits(a), _low_bits(b)))
             if bits[1]:
-                return _flipped(self.text(a), self.text(b), bits[1], bits[0] == 0)
+                return self._flipped(self.text(a), self.text(b), bits[1], bits[0] == 0)
         raise NotAffine(op)
+
+    def _divided(self, op: str, a: Expr, number: int) -> str:
+        if op == "bitand":
+            if not _is_mask(number):
+                raise NotAffine(op)
+            number += 1
+        x = self.text(a)
+        if op == "floordiv":
+            quotient = self._quotient(x, number)
+            return self._summed(quotient.text, quotient)
+        text = f"(({x}) mod {number})"
+        return self._summed(text, Term(1, text, of=f"({x})", modulus=number))
+
+    def _quotient(self, x: str, number: int, factor: int = 1) -> Term:
+        return Term(factor, f"floor(({x}) / {number})", self.sum(x), number)
+
+    def _flipped(self, x: str, y: str, bits: int, may_exceed: bool) -> str:
+        """x ^ y where one of both is below 2**bits. Each low bit is a sum modulo 2. If the other
+        may be larger (`may_exceed`), the higher parts of x and y are added to that: one is 0."""
+        terms: list[Term] = []
+        if may_exceed:
+            terms += [self._quotient(z, 1 << bits, 1 << bits) for z in (x, y)]
+        for k in range(bits):
+            bit = " + ".join(self._quotient(z, 1 << k).text for z in (x, y))
+            terms.append(Term(1 << k, f"(({bit}) mod 2)", of=f"({bit})", modulus=2))
+        return self._summed(f"({' + '.join(f'{t.factor} * {t.text}' for t in terms)})", *terms)
 
     def _same_for_all(self, e: Expr) -> str:
         """A parameter for an integer expression that has the same value for all instances. Raises

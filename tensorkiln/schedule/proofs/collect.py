@@ -134,6 +134,7 @@ class Collector:
         dim = self.text.env.get(s.var)
         if dim is None:
             dim = self.text.env[s.var] = self.text.fresh()
+        self.text.set_range(dim, s.lo, s.extent)
         lo, extent = self.text.maybe(s.lo), self.text.maybe(s.extent)
         bounds = [] if lo is None else [f"{lo} <= {dim}"]
         if lo is not None and extent is not None:

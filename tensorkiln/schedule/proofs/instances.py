@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tensorkiln.arith.affine_text import FALSE, at
+from tensorkiln.arith.affine_text import FALSE, AffineText, at
 from tensorkiln.arith.integer_sets import Sets
 from tensorkiln.schedule.proofs.order import dims, domain, same_cell
 from tensorkiln.schedule.proofs.steps import ProgramStep
@@ -40,7 +40,7 @@ class InstanceFamily:
 
 
 def families(
-    call: str, sets: Sets, old: list[ProgramStep], new: list[ProgramStep]
+    call: str, texts: AffineText, sets: Sets, old: list[ProgramStep], new: list[ProgramStep]
 ) -> dict[str, InstanceFamily]:
     """Match steps by name. Raises ScheduleError if a step does not run the same instances before
     and after, or this cannot be proved."""
@@ -55,7 +55,7 @@ def families(
         if _same_loops(before, after):
             by_name[name] = InstanceFamily(before, after, True)
             continue
-        by_name[name] = _by_value(call, sets, before, after)
+        by_name[name] = _by_value(call, texts, sets, before, after)
     return by_name
 
 
@@ -75,7 +75,11 @@ def _same_loops(before: tuple[ProgramStep, ...], after: tuple[ProgramStep, ...])
 
 
 def _by_value(
-    call: str, sets: Sets, before: tuple[ProgramStep, ...], after: tuple[ProgramStep, ...]
+    call: str,
+    texts: AffineText,
+    sets: Sets,
+    before: tuple[ProgramStep, ...],
+    after: tuple[ProgramStep, ...],
 ) -> InstanceFamily:
     """Match instances by the values of their iteration variables."""
     title = before[0].title
@@ -91,7 +95,7 @@ def _by_value(
     if not _one_set(sets, before, after):
         raise ScheduleError(f"{title!r} would not run for the same iterations", where=call)
     repeats = _run_twice(sets, after)
-    if repeats and not _repeatable(sets, before):
+    if repeats and not _repeatable(texts, sets, before):
         text = f"{title!r} would run more than once for the same iteration"
         raise ScheduleError(text, where=call, hint="it updates what it writes")
     becomes = tuple(tuple(b for b in after if _share(sets, a, b)) for a in before)
@@ -140,7 +144,7 @@ def _run_twice(sets: Sets, steps: tuple[ProgramStep, ...]) -> bool:
     return False
 
 
-def _repeatable(sets: Sets, steps: tuple[ProgramStep, ...]) -> bool:
+def _repeatable(texts: AffineText, sets: Sets, steps: tuple[ProgramStep, ...]) -> bool:
     """Whether running again changes nothing: the step reads nothing that it writes, and each
     element is written by one instance."""
     written = {m.buffer for s in steps for m in s.accesses if m.write}
@@ -154,7 +158,7 @@ def _repeatable(sets: Sets, steps: tuple[ProgramStep, ...]) -> bool:
             for m in a.accesses:
                 for n in b.accesses:
                     if m.write and n.write and m.buffer == n.buffer:
-                        conds, exists = same_cell(m, "x", n, "y")
+                        conds, exists = same_cell(texts, m, "x", n, "y")
                         conds += [*domain(a, "x"), *domain(b, "y"), different]
                         points = dims(a, "x") + dims(b, "y")
                         if not sets.empty(sets.make(points, conds, exists)):

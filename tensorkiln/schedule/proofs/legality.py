@@ -81,7 +81,7 @@ class _Check:
         self.sets = Sets(list(text.params.values()), text.param_facts)
 
     def run(self) -> None:
-        self.families = families(self.what, self.sets, self.old, self.new)
+        self.families = families(self.what, self.text, self.sets, self.old, self.new)
         for a in self.old:
             for b in self.old:
                 if _meet(a, b):
@@ -150,7 +150,7 @@ class _Check:
         self, p: Pair, fa: InstanceFamily, fb: InstanceFamily, x2: str, y2: str
     ) -> tuple[Cases, list[str]]:
         """(the cases in which the two accesses are a violation, their existential variables)."""
-        cell, exists = same_cell(p.m, "x", p.n, "y")
+        cell, exists = same_cell(self.text, p.m, "x", p.n, "y")
         order = earlier(p.a, "x", p.b, "y")
         if fa.same and fb.same:
             wrong = reordered((p.a, p.b), (p.a2, p.b2), p.updates)
@@ -164,13 +164,15 @@ class _Check:
                 wrong = both(wrong, [" and ".join(together)])
             elif not fa.repeats:
                 wrong += both(order, [f"not ({c})" for c in together])
-        return possible(both([" and ".join(cell)] if cell else [TRUE], wrong)), exists
+        at_cell = " and ".join(cell) or TRUE
+        cases = [c for c in wrong if possible(f"{at_cell} and {c}")]
+        return [f"{at_cell} and ({any_of(cases)})"] if cases else [], exists
 
     def available(self, p: Pair, fa: InstanceFamily, fb: InstanceFamily) -> None:
         """Raise ScheduleError unless some run of the writer precedes each run of the reader. For
         steps that run an instance several times, as after `split` with tail="overlap"."""
         coordinates = dims(p.a, "x") + dims(p.b2, "w")
-        conds, exists = same_cell(p.m, "x", p.n, "y")
+        conds, exists = same_cell(self.text, p.m, "x", p.n, "y")
         conds += domain(p.a, "x") + domain(p.b, "y") + domain(p.b2, "w")
         conds += [*fb.equal(p.b, "y", p.b2, "w"), any_of(earlier(p.a, "x", p.b, "y"))]
         need = self.sets.make(coordinates, conds, [*exists, *dims(p.b, "y")])
@@ -194,7 +196,7 @@ class _Check:
         copy_conds = same_copy(p.m, "x", p.n, "y")
         if not copy_conds:
             return
-        cell, exists = same_cell(replace(p.m, own=()), "x", replace(p.n, own=()), "y")
+        cell, exists = same_cell(self.text, replace(p.m, own=()), "x", replace(p.n, own=()), "y")
         conds += [*cell, *same_copy(p.m2, x2, p.n2, y2), f"not ({' and '.join(copy_conds)})"]
         if not self.sets.empty(self.sets.make(coordinates, conds, exists)):
             raise ScheduleError(

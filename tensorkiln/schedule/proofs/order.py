@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from tensorkiln.arith.affine_text import FALSE, TRUE, at
+from tensorkiln.arith.affine_text import FALSE, TRUE, AffineText, at
 from tensorkiln.schedule.proofs.steps import BARRIER, Loop, ProgramStep, StepAccess
 
 
@@ -24,14 +24,16 @@ def domain(step: ProgramStep, letter: str) -> list[str]:
     return [at(c, letter) for c in step.domain]
 
 
-def same_cell(a: StepAccess, x: str, b: StepAccess, y: str) -> tuple[list[str], list[str]]:
+def same_cell(
+    text: AffineText, a: StepAccess, x: str, b: StepAccess, y: str
+) -> tuple[list[str], list[str]]:
     """(conditions, existential variables) for two accesses to be of the same element, in the same
     copy of the buffer."""
     conds = [at(c, x) for c in a.conds] + [at(c, y) for c in b.conds]
     exists = [at(e, x) for e in a.exists] + [at(e, y) for e in b.exists]
     for i, j in zip_longest(a.index, b.index):
         if i is not None and j is not None:
-            conds.append(f"{at(i, x)} = {at(j, y)}")
+            conds += text.equations(i, x, j, y)
     return conds + same_copy(a, x, b, y), exists
 
 
@@ -136,16 +138,14 @@ def both(p: Cases, q: Cases) -> Cases:
     return [f"{a} and {b}" for a in p for b in q]
 
 
-def possible(cases: Cases) -> Cases:
-    """Those without a coordinate that would be both equal to another and not: most of the cases of
-    memory that each iteration has for itself, of which isl need not be asked."""
-    return [c for c in cases if " or " in c or "not (" in c or not _contradicts(c)]
-
-
-def _contradicts(case: str) -> bool:
+def possible(case: str) -> bool:
+    """Whether no coordinate would be both equal to another and not, as in most of the cases of
+    memory that each iteration has for itself: of these isl need not be asked."""
+    if " or " in case or "not (" in case:
+        return True
     terms = set(case.split(" and "))
     orders = (_ORDER.fullmatch(t) for t in terms)
-    return any(m is not None and f"{m[1]} = {m[2]}" in terms for m in orders)
+    return not any(m is not None and f"{m[1]} = {m[2]}" in terms for m in orders)
 
 
 def any_of(cases: Sequence[str]) -> str:

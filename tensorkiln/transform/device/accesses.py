@@ -17,6 +17,7 @@ from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.copies import is_asynchronous
 from tensorkiln.ir.expr import (
     Expr,
+    IntImm,
     Var,
     binary,
 )
@@ -141,6 +142,7 @@ class _Walk:
         """Enter a loop; return its coordinate, which is a new one unless it is given."""
         dim = self.text.fresh() if dim is None else dim
         self.text.env[s.var] = dim
+        self.text.set_range(dim, s.lo, s.extent)
         self.dims.append(dim)
         self.around.append(s)
         lo, end = self.text.maybe(s.lo), self.text.maybe(binary("add", s.lo, s.extent))
@@ -278,6 +280,7 @@ class _Walk:
             lane = Var("lane")
             if lanes > 1:
                 dim = self.text.env[lane] = self.text.fresh()
+                self.text.set_range(dim, IntImm(0), IntImm(lanes))
                 self.dims.append(dim)
                 self.conds.append(f"0 <= {dim} < {lanes}")
             lane_indices = (lane_of(e, lane) for e in indices)

@@ -239,8 +239,7 @@ class Conflicts:
         takes little arithmetic to tell that two iterations use different parts of a buffer."""
         if not conds or not m.index or m.index[0] is None or n.index[0] is None:
             return True
-        first = f"{at(m.index[0], 'x')} = {at(n.index[0], 'y')}"
-        texts = [f"({first})", *conds]
+        texts = [*self.text.equations(m.index[0], "x", n.index[0], "y"), *conds]
         domain = [at(c, "x") for c in m.conds] + [at(c, "y") for c in n.conds]
         dims = {d for t in texts for d in _DIM.findall(t)}
         texts += [c for c in domain if dims.issuperset(_DIM.findall(c))]
@@ -277,14 +276,15 @@ class Conflicts:
     ) -> Conflict | None:
         """The conflict of two accesses under conditions; None if there is provably none."""
         same_element = [
-            f"{at(i, 'x')} = {at(j, 'y')}"
+            cond
             for i, j in zip_longest(m.index, n.index)
             if i is not None and j is not None
+            for cond in self.text.equations(i, "x", j, "y")
         ]
         dims = [at(d, "x") for d in m.dims] + [at(d, "y") for d in n.dims]
         domain = [at(c, "x") for c in m.conds] + [at(c, "y") for c in n.conds]
         is_possible, values = self.point(
-            dims, [*domain, *same_element, *(c or TRUE for c in conds)], sample
+            dims, [*same_element, *(c or TRUE for c in conds), *domain], sample
         )
         if not is_possible:
             return None
@@ -302,7 +302,8 @@ class Conflicts:
             if index is None or size is None:
                 is_complete = False
                 continue
-            wrong.append(f"{at(index, 'x')} < 0 or {at(index, 'x')} >= {size}")
+            if not self.text.below(index, extent):
+                wrong.append(f"{at(index, 'x')} < 0 or {at(index, 'x')} >= {size}")
         dims, domain = [at(d, "x") for d in m.dims], [at(c, "x") for c in m.conds]
         cond = " or ".join(f"({c})" for c in wrong)
         is_possible, values = self.point(dims, [*domain, cond]) if wrong else (False, None)
