@@ -17,9 +17,9 @@ static unsigned ended[MOST_THREADS]; /* batches */
 static void forget_copies(void)
 {
     n_begun = 0;
-    memset(first_begun, 0, sizeof first_begun);
-    memset(ended, 0, sizeof ended);
-    memset(copying, 0, MOST_SHARED * sizeof *copying);
+    memset(first_begun, 0, (size_t)n_threads * sizeof *first_begun);
+    memset(ended, 0, (size_t)n_threads * sizeof *ended);
+    memset(copying, 0, shared_bytes * sizeof *copying);
 }
 
 static void happens(const copy *c)

@@ -35,13 +35,16 @@ static int n_arrivals;
 
 static void forget_barriers(void)
 {
-    if (n_mbarriers) {
-        memset(seen, 0, MOST_THREADS * sizeof *seen);
-        memset(wrote_tick, 0, MOST_SHARED * sizeof *wrote_tick);
+    const size_t bytes = (size_t)n_threads * sizeof **seen;
+    for (int t = 0; n_mbarriers && t < n_threads; t++) {
+        memset(seen[t], 0, bytes);
+        memset(seen[t] + MOST_THREADS, 0, bytes);
     }
+    if (n_mbarriers)
+        memset(wrote_tick, 0, shared_bytes * sizeof *wrote_tick);
     n_mbarriers = n_arrivals = 0;
-    for (int k = 0; k < AGENTS; k++)
-        clocks[k] = 1;
+    for (int t = 0; t < n_threads; t++)
+        clocks[t] = clocks[MOST_THREADS + t] = 1;
 }
 
 /* Whether the running thread knows that who wrote a byte of shared memory is done with it. */

@@ -27,10 +27,10 @@ static uint32_t least_seen[AGENTS]; /* what all threads know that begin a produc
 static void forget_products(void)
 {
     n_products = 0;
-    memset(batches, 0, sizeof batches);
-    memset(fenced, 0, sizeof fenced);
-    memset(proxy_fenced, 0, sizeof proxy_fenced);
-    memset(read_by_products, 0, MOST_SHARED * sizeof *read_by_products);
+    memset(batches, 0, (size_t)n_threads * sizeof *batches);
+    memset(fenced, 0, (size_t)n_threads * sizeof *fenced);
+    memset(proxy_fenced, 0, (size_t)n_threads * sizeof *proxy_fenced);
+    memset(read_by_products, 0, shared_bytes * sizeof *read_by_products);
 }
 
 /* ---- matrices --------------------------------------------------------------------------------- */
