@@ -52,6 +52,7 @@ CASES: dict[str, Attention] = {
         1, 1, S, T, 64, 64, mask="bool", sizes=[{"S": s, "T": t} for s, t in ((1, 1), (70, 140))]
     ),
 }
+BFLOATS = ("odd, causal", "head 128", "mask, causal")
 # Of several warpgroups: how many, keys of a tile, parts of shared memory.
 TILES = ((2, 128, 2), (2, 64, 3), (3, 64, 2))
 
@@ -66,7 +67,7 @@ def tile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @cache
 def runner(dtype: str) -> DeviceRunner:
-    return _runner(dtype, CASES)
+    return _runner(dtype, {n: CASES[n] for n in (BFLOATS if dtype == "bfloat16" else CASES)})
 
 
 def _runner(dtype: str, attentions: dict[str, Attention]) -> DeviceRunner:
@@ -100,7 +101,7 @@ def test_attention(name: str) -> None:
     check(name, CASES[name], runner("float16"))
 
 
-@pytest.mark.parametrize("name", ["odd, causal", "head 128", "mask, causal"])
+@pytest.mark.parametrize("name", BFLOATS)
 def test_attention_of_bfloat16(name: str) -> None:
     check(name, CASES[name], runner("bfloat16"))
 
