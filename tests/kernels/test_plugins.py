@@ -36,9 +36,11 @@ Install = Callable[[str, str], None]
 
 
 @pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+def install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_cache: Callable[[Path], Path]
+) -> Iterator[Install]:
     """Leave what pip leaves of a package with one entry point: its module and its dist-info."""
-    monkeypatch.setenv("KILN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("KILN_CACHE_DIR", str(fresh_cache(tmp_path / "cache")))
     site = tmp_path / "site"
     site.mkdir()
     monkeypatch.syspath_prepend(site)

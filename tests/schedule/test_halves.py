@@ -162,6 +162,7 @@ def _levels() -> Sequence[object]:
     return [pytest.param(name, marks=marks.get(name, [])) for name in TARGETS]
 
 
+@pytest.mark.in_turn("level")
 @pytest.mark.filterwarnings("ignore:.*is the baseline")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("level", _levels())

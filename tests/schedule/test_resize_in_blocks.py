@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +85,7 @@ def _compiled(folder: Path, data: bytes) -> tk.Executable:
 @pytest.mark.parametrize("open_", [False, True], ids=["fixed", "open"])
 @pytest.mark.parametrize("mode", MODES)
 def test_resized_pictures(mode: str, open_: bool) -> None:
-    for case in rows_in_turn([case for case in CASES if case[0] == mode], str):
+    for case in rows_in_turn([c for c in CASES if c[0] == mode], str, itemgetter(1)):
         data = _model(mode, SCALES[case[1]], *case[2:], open_)
         session = ort.InferenceSession(data, providers=["CPUExecutionProvider"])
         f = tk.compile(data)

@@ -396,6 +396,7 @@ def _objects(target: Target) -> dict[str, bytes]:
     return {a.file_name: bytes(a.view) for a in artifacts if a.file_name.endswith(".o")}
 
 
+@pytest.mark.in_turn("arch")
 @pytest.mark.parametrize(
     ("arch", "cpu"),
     [("x86_64", "diamondrapids"), ("x86_64", "bdver4"), ("aarch64", "fujitsu-monaka")],

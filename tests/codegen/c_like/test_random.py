@@ -69,7 +69,7 @@ def test_no_access_outside_of_memory() -> None:
         ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
     ).stdout.strip()
     environ = {**os.environ, "LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0"}
-    command = [sys.executable, "-m", "tests.codegen.c_like.test_random", SEED, "10"]
+    command = [sys.executable, "-m", "tests.codegen.c_like.test_random", SEED, "5"]
     root = Path(__file__).parents[3]
     process = subprocess.run(command, capture_output=True, text=True, env=environ, cwd=root)
     assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-6000:]

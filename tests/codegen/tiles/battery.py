@@ -1,5 +1,5 @@
 """Products in tiles, run in a process whose processor has them or that emulates them:
-`python -m tests.codegen.tiles.battery` prints what went wrong, by case, as JSON.
+`python -m tests.codegen.tiles.battery case ...` prints what went wrong, by case, as JSON.
 
 Either emulator.c or palette.c is preloaded: the first where the processor has no tiles."""
 
@@ -187,8 +187,9 @@ def _alone(b: Battery, run: Executor) -> Iterator[tuple[str, str]]:
                 yield name, f"row {n} is another one alone"
 
 
-def main() -> None:
-    b, failures = cases(), {}
+def main(names: list[str]) -> None:
+    table = cases().cases
+    b, failures = Battery({name: table[name] for name in names}), {}
     exe = b.compile(TARGET)
     preloaded = ctypes.CDLL(None)
     emulated = hasattr(preloaded, "tile_count")
@@ -225,4 +226,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

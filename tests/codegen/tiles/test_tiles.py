@@ -49,6 +49,7 @@ SPR = Target({"kind": "llvm", "mcpu": "sapphirerapids"})
 NEEDED = ("avx512bf16", "avx512vnni", "avx512vl", "avx512bw")
 FOLDER = Path(__file__).parent
 TILES = all(Target("native").has(f) for f in ("amx-tile", "amx-bf16", "amx-int8"))
+CASES = list(cases().in_turn().cases)
 
 
 # ---- values ------------------------------------------------------------------------------------
@@ -69,7 +70,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     command = ["gcc", "-O2", "-mfma", *strict, "-shared", "-fPIC", str(source)]
     subprocess.run([*command, "-o", str(library), "-lm", "-ldl"], check=True)
     process = subprocess.run(
-        [sys.executable, "-m", "tests.codegen.tiles.battery"],
+        [sys.executable, "-m", "tests.codegen.tiles.battery", *CASES],
         env={**os.environ, "LD_PRELOAD": str(library)},
         capture_output=True,
         text=True,
@@ -82,8 +83,8 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_products_are_those_of_numpy_and_rows_are_independent(outcome: dict[str, Any]) -> None:
     assert outcome["failures"] == {}
-    assert outcome["cases"] == len(cases().cases) > 60
-    assert outcome["kernels"] > 50 and outcome["without tiles"] == []
+    assert outcome["cases"] == len(CASES) > 20
+    assert outcome["kernels"] >= len(CASES) and outcome["without tiles"] == []
 
 
 def test_every_instruction_ran_and_tiles_are_released(outcome: dict[str, Any]) -> None:
