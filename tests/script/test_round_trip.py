@@ -31,10 +31,11 @@ from tests.script.generate_outer import real_outers
 from tests.script.generate_runnable import runnable_programs
 from tests.script.round_trip import check_round_trip, reread
 from tests.transform.test_random_graphs import modules
+from tests.verification.test_planted import residual
 from tests.zoo.light import NAMES as LIGHT
 
 TORCH = ("mlp", "resnet18", "resnet50", "mobilenetv2", "convnext_t", "vit_b16", "bert", "gpt2")
-QUICK = ("mlp", "light_squeezenet")
+QUICK = ("mlp", "residual")
 ALL_MODELS = (*TORCH, *(f"light_{name}" for name in LIGHT))
 # kind of module -> how it is generated, how many in `make test`, in `make roundtrip`; how many
 # draws it takes at most, since what the compiler refuses does not count.
@@ -47,7 +48,9 @@ DRAWS = 3
 
 
 def load(name: str) -> IRModule:
-    """A network of the zoo."""
+    """A network of the zoo, or a ResNet-18 in small."""
+    if name == "residual":
+        return residual()
     pytest.importorskip("onnx")
     if name.startswith("light_"):
         from tests.zoo.light import light_path
