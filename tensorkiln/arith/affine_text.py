@@ -213,6 +213,20 @@ class AffineText:
         except NotAffine:
             return None
 
+    def less(self, dim: str, e: Expr) -> str:
+        """The text of `dim < e`. What is less than the larger of two numbers is less than one of
+        them, which isl need not order. Raises NotAffine."""
+        match e:
+            case Binary("min" | "max" as op, a, b):
+                try:
+                    parts = self.less(dim, a), self.less(dim, b)
+                except NotAffine:
+                    return f"{dim} < {self._same_for_all(e)}"
+                return f"({(' and ' if op == 'min' else ' or ').join(parts)})"
+            case Cast(a, dtype) if dtype.is_int and a.dtype.is_int:
+                return self.less(dim, a)
+        return f"{dim} < {self.text(e)}"
+
     # ---- conditions --------------------------------------------------------------------------
 
     def condition(self, e: Expr) -> str:

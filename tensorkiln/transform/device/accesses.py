@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tensorkiln.arith.affine_text import AffineText
+from tensorkiln.arith.affine_text import AffineText, NotAffine
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.copies import is_asynchronous
 from tensorkiln.ir.expr import (
@@ -145,12 +145,14 @@ class _Walk:
         self.text.set_range(dim, s.lo, s.extent)
         self.dims.append(dim)
         self.around.append(s)
-        lo, end = self.text.maybe(s.lo), self.text.maybe(binary("add", s.lo, s.extent))
+        lo = self.text.maybe(s.lo)
         if lo is not None:
             self.conds.append(f"{lo} <= {dim}")
-        if end is not None:
-            self.conds.append(f"{dim} < {end}")
-        self.exact = self.exact and lo is not None and end is not None
+        try:
+            self.conds.append(self.text.less(dim, binary("add", s.lo, s.extent)))
+            self.exact = self.exact and lo is not None
+        except NotAffine:
+            self.exact = False
         index = thread_of(s)
         if index in THREAD_INDICES:
             self.threads[index] = f"({dim} - {lo})" if lo is not None else dim
