@@ -106,6 +106,7 @@ def test_attention_of_bfloat16(name: str) -> None:
     check(name, CASES[name], runner("bfloat16"))
 
 
+@pytest.mark.in_turn("depth")
 @pytest.mark.parametrize("tile", TILES, indirect=True)
 @pytest.mark.parametrize("depth", [64, 128])
 def test_several_warpgroups(tile: None, depth: int) -> None:
