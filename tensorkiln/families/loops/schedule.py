@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 
 from tensorkiln.families.loops.program import (
     UNKNOWN,
@@ -142,22 +143,24 @@ def innermost(s: Schedule, lane: str) -> None:
     s.vectorize(lane)
 
 
+def _outermost(s: Schedule, *roles: str) -> list[str]:
+    """The first loop at the top with one of these roles, and those that lie alone in each other."""
+    nest: list[str] = []
+    candidates = {n for role in roles for n in s.loops(role=role)}
+    inside = (*islice((n for n in s.loops() if n in candidates and s.parent(n) is None), 1),)
+    while len(inside) == 1 and inside[0] in candidates:
+        nest.append(inside[0])
+        inside = s.children(inside[0])
+    return nest
+
+
 def _tasks(s: Schedule, r: OutputRegion) -> None:
     """Fuse the outer loops into one parallel loop if there is work for several threads; if each
     element is a reduction, with the loop over vectors or elements. Where a dimension of it is
     unknown, threads get chunks of iterations, each of which is worth a thread."""
     if not r.around:
         return
-    nest: list[str] = []
-    roles = [r.named("outer"), *([r.named("element")] if r.reduces else [])]
-
-    def is_task(loop: str) -> bool:
-        return s.role(loop) in roles
-
-    inside = [n for n in s.loops() if s.parent(n) is None and is_task(n)][:1]
-    while len(inside) == 1 and is_task(inside[0]):
-        nest.append(inside[0])
-        inside = list(s.children(inside[0]))
+    nest = _outermost(s, r.named("outer"), *([r.named("element")] if r.reduces else []))
     extents = [int_value(s.loop(n).extent) for n in nest]
     if None not in extents or not isinstance(r, RowMajor):
         if r.parallel:
