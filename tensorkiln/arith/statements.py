@@ -14,7 +14,7 @@ from tensorkiln.arith.ranges import Bounds
 from tensorkiln.arith.simplify import NOTHING_KNOWN, BoundsLike, as_bounds, bound, simplify
 from tensorkiln.arith.tame import Tame
 from tensorkiln.ir.expr import Expr, IntImm, Unary, Var, binary, int_value
-from tensorkiln.ir.stmt import Alloc, For, If, Let, MatchBuffer, Seq, Stmt, seq
+from tensorkiln.ir.stmt import Alloc, For, If, Let, MatchBuffer, Seq, Stmt, Store, seq
 from tensorkiln.ir.visit import free_vars, map_children, map_stmt, substitute, walk_stmt
 
 Values = Mapping[Var, Expr]
@@ -102,12 +102,28 @@ def _branch(s: If, bounds: Bounds, values: _Known) -> Stmt:
     if s.orelse is not None:
         orelse = _stmt(s.orelse, bounds.given(otherwise) if says else bounds, values)
         orelse = None if _empty(orelse) else orelse
+    then_body, orelse = _at_one_place(s, then_body, orelse, bounds, values)
     if _empty(then_body):
         if orelse is None:
             return then_body
         cond, then_body, orelse = otherwise, orelse, None
     is_unchanged = cond is s.cond and then_body is s.then and orelse is s.orelse
     return s if is_unchanged else If(cond, then_body, orelse)
+
+
+def _at_one_place(
+    s: If, then_body: Stmt, orelse: Stmt | None, bounds: Bounds, values: _Known
+) -> tuple[Stmt, Stmt | None]:
+    """The simplified branches of `s`, with the same indices again if both of them store to one
+    place of shared memory, as a copy does that fills with zeros (`ir/copies.py`): what the
+    condition says of that place would be another text in either branch."""
+    match s.then, s.orelse, then_body, orelse:
+        case Store(a, place), Store(b, fill_place), Store() as x, Store() as y if a is b:
+            if a.scope != "shared" or place != fill_place or x.indices == y.indices:
+                return x, y
+            indices = tuple(_expr(i, bounds, values) for i in place)
+            return replace(x, indices=indices), replace(y, indices=indices)
+    return then_body, orelse
 
 
 def _let(s: Let, bounds: Bounds, values: _Known) -> Stmt:

@@ -150,7 +150,7 @@ def _load_matrix(count: int, transposed: bool) -> DeviceInstruction:
 
 
 # Rows of the left factor of a warpgroup's product, its terms, and how many columns it may have.
-WARPGROUP_ROWS, WARPGROUP_TERMS, WARPGROUP_COLUMNS = 64, 64, (64, 128, 256)
+WARPGROUP_ROWS, WARPGROUP_TERMS, WARPGROUP_COLUMNS = 64, 64, (64, 128, 192, 256)
 TRANSPOSED = ("", "a", "b", "ab")
 # Terms and columns of the products of attention: of queries with keys, and of weights, which
 # threads hold, with values.

@@ -70,7 +70,9 @@ def ring_of(s: Stmt | None) -> Ring | None:
     if len(nests) != len(all_of) or any(map(is_asynchronous, nests[count:])):
         return None
     copies, consumers = nests[:count], nests[count:]
-    if any(int_value(t.extent) != producers or not _alone(t) for t in copies):
+    # So many threads of a nest that is not asynchronous copy, too, and others wait for them.
+    of_producers = [int_value(t.extent) == producers for t in nests]
+    if of_producers != [True] * count + [False] * len(consumers) or not all(map(_alone, copies)):
         return None
     return Ring(
         s, producers, parts, tuple(copies), tuple(consumers), bool(s.attrs.get(TENSOR_MAPS))

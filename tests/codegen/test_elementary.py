@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -105,6 +106,8 @@ def library(request: pytest.FixtureRequest) -> Library:
                     N,
                 )
             )
+    d = "bfloat16"
+    kernels.append(elementwise(f"gelu_{d}", lambda x: intrin("gelu", x), (d,), d, 8, N))
     for name in ONE:  # scalars take another road through the emitter
         kernels.append(
             elementwise(
@@ -155,6 +158,29 @@ def test_accuracy(name: str, dtype: str, library: Library) -> None:
         over = error / np.broadcast_to(np.asarray(limit(x.astype(np.float64))), x.shape)
         worst = int(np.nanargmax(over))
         assert over[worst] <= 1, (kernel, x[worst], error[worst])
+
+
+# type -> (bits of a significand, exponent of the least normal number, least magnitude of results)
+NARROW = {np.float16: (11, -14, 0.0), ml_dtypes.bfloat16: (8, -126, 1e-36)}
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("sign", [0, 1 << 15])
+def test_gelu_of_all_narrow_numbers(dtype: type, sign: int, library: Library) -> None:
+    """All but the rounding of the result to its type is a fortieth of a unit of its last place."""
+    x = (np.arange(N, dtype=np.uint16) | np.uint16(sign)).view(dtype)
+    wide = x.astype(np.float64)
+    digits, lowest, tail = NARROW[dtype]
+    output = run(library, f"gelu_{np.dtype(dtype).name}", x).astype(np.float64)
+    np.testing.assert_array_equal(np.isnan(output), np.isnan(wide))
+    finite = np.isfinite(wide)
+    want = FUNCTIONS["gelu"](wide[finite])
+    exponents = np.maximum(np.frexp(want)[1] - 1, lowest)
+    error = np.abs(output[finite] - want) / np.exp2(exponents - (digits - 1))
+    assert error[np.abs(want) >= tail].max() <= 0.525
+    assert np.abs(output[finite][np.abs(want) < tail]).max(initial=0) < 2 * tail or not tail
+    ends = output[np.isinf(wide)]
+    assert ends == math.inf if sign == 0 else abs(float(ends[0])) < 1e-30
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -256,9 +256,7 @@ def test_as_many_as_memory_has_room_for() -> None:
     def chosen(tile: WarpTile | WarpgroupTile, rounds: int | None, **options: object) -> int:
         target = Target({"kind": "cuda", **options})
         remaining_bytes = tile.shared - tile.factors
-        return stages_of(
-            tile.rows, tile.columns, tile.factors, remaining_bytes // 2, rounds, target
-        )
+        return stages_of(tile, remaining_bytes // 2, rounds, target)
 
     small, large = WarpTile(64, 64, 64, 2, 2), WarpTile(128, 128, 64, 2, 2)
     assert [chosen(small, n, arch="sm_80") for n in (1, 2, 3, 9, None)] == [1, 2, 3, 4, 4]

@@ -264,9 +264,29 @@ def test_two_matrices_are_copied_so_without_being_asked() -> None:
 def test_tiles(rows: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Boxes of a tile that is larger than one: of as many rows, or side by side where they are
     transposed. With two warpgroups, and edges of every kind."""
-    monkeypatch.setattr(wgmma, "warpgroup_tile", lambda *shape: WarpgroupTile(rows, columns))
+    check_boxes(WarpgroupTile(rows, columns), (rows + 8, columns + 16), monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("shape", "columns"), [((64, 96), 128), ((64, 192), 256), ((40, 200), 256)]
+)
+def test_the_only_tile_is_not_whole(
+    shape: tuple[int, int], columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies beyond is in columns that are known."""
+    check_boxes(WarpgroupTile(64, columns), shape, monkeypatch, 192)
+
+
+def check_boxes(
+    tile: WarpgroupTile,
+    shape: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+    terms: int = 200,
+) -> None:
+    """A product of a shape in such tiles: its boxes, and what it computes."""
+    monkeypatch.setattr(wgmma, "warpgroup_tile", lambda *shape: tile)
     b = Battery()
-    shapes = (rows + 8, 200), (200, columns + 16)
+    shapes = (shape[0], terms), (terms, shape[1])
     b.add("one", linear, *(typed("float16", *s) for s in shapes), make=whole_range)
     device_runner = DeviceRunner(b, target=Target({**TMA, "matmul_stages": 2}))
     (call,) = device_runner.kernels.launches(device_runner.kernels.names[0])
@@ -275,11 +295,11 @@ def test_tiles(rows: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None
         for _, box in boxes_of(device_runner.kernels.func(call.name))
         if isinstance(box, TensorMapBox)
     }
-    assert boxes == {0: ((64, rows), 1), 1: ((64, 64), columns // 64)}
+    assert boxes == {0: ((64, tile.rows), 1), 1: ((64, 64), tile.columns // 64)}
     case, kernels = device_runner.battery.cases["one"], device_runner.kernels
     inputs = arguments(case, {}, 0)
     (want,) = evaluate(case.function, inputs, {}, dtype="float64")
-    allowed = largest_error(case, 200, inputs, {})
+    allowed = largest_error(case, terms, inputs, {})
     kernels.aligned = True
     for kernels.late in (False, True):
         (output,) = launched(device_runner, case, inputs, {})

@@ -209,7 +209,7 @@ def check_tile(tile: WarpgroupTile, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tiles_leave_few_multiprocessors_idle() -> None:
-    """Of 132: a wave of 128 blocks is nearly full, and one of 144 would be followed by 12."""
+    """Of 132: waves of 128 blocks are nearly full, and one of 144 would be followed by 12."""
 
     def chosen(*shape: int | None) -> tuple[int, int]:
         tile = warpgroup_tile(shape[0], shape[1], shape[2] or 1, HOPPER)
@@ -220,7 +220,9 @@ def test_tiles_leave_few_multiprocessors_idle() -> None:
     assert chosen(64, 64, 1) == (64, 64)
     assert chosen(1024, 1024, 1) == (64, 128)
     assert chosen(2048, 2048, 1) == (128, 256)
-    assert chosen(2048, 2304, 1) == (128, 128)
+    assert chosen(2048, 2304, 1) == (128, 192)
+    assert chosen(4096, 768, 1) == (128, 192)
+    assert chosen(4096, 3072, 1) == (128, 256)
     assert chosen(None, 4096, 1) == (128, 128)
     assert warpgroup_tile(32, 4096, 1, HOPPER) is None
     few = Target({**HOPPER.to_json(), "max_num_threads": 128})

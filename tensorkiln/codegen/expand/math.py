@@ -4,8 +4,9 @@ Coefficients are minimax fits (iteratively reweighted least squares on Chebyshev
 relative error). Accuracy against float64, in units of the last place (tests/codegen measures): exp
 1, log 2, erf 3, tanh 3, sigmoid 3, gelu 8 for x > -1 (below, exp(-x*x/2) amplifies the rounding of
 x*x: 8 + x*x/2), sin and cos 2 and tan 3 for |x| < 8192. pow is exp(y log x): 4 + 2|y log x|.
-float16 and bfloat16 are computed in float32; `math_double` holds the float64 forms, `math_shared`
-and `math_inverse` what both have in common.
+float16 and bfloat16 are computed in float32, GELU by a shorter program that is within 0.53 of their
+own units of the last place; `math_double` holds the float64 forms, `math_shared` and `math_inverse`
+what both have in common.
 
 Where exp, sigmoid or a power would be below the smallest normal number (1.2e-38 in float32), the
 result is 0, and GELU's tail ends at -3e-37: an operation on a denormal number takes Intel's
@@ -74,6 +75,36 @@ _NORMAL_TAIL = (
     0.13467757403850555,
     -0.029289940372109413,
 )
+# Phi(-x) ** (1/32) as a polynomial in x, and up to where, for results of 16 bits, by the bits of
+# their exponent: to where GELU of float16 rounds to 0, and as far as that of float32 goes.
+_NARROW_TAILS = {
+    5: (
+        5.8,
+        (
+            0.9785721898078918,
+            -0.024403855204582214,
+            -0.009409184567630291,
+            -0.0009105024510063231,
+            0.00025841896422207355,
+            -1.559988595545292e-05,
+            2.7105318167741643e-07,
+        ),
+    ),
+    8: (
+        12.9,
+        (
+            0.9785739779472351,
+            -0.024388983845710754,
+            -0.009455164894461632,
+            -0.0008691155817359686,
+            0.00024110250524245203,
+            -1.169275856227614e-05,
+            -2.2182985048857518e-07,
+            3.1844972880890055e-08,
+            -6.894231296961095e-10,
+        ),
+    ),
+}
 _TANH = (
     -0.3333325982093811,
     0.1333083063364029,
@@ -140,6 +171,17 @@ def _gelu(b: Builder, x: Expr) -> Expr:
     return b.fma(-b.let(z * t), tail, maximum(b.num(0.0), x))
 
 
+def _narrow_gelu(b: Builder, x: Expr, dtype: DType) -> Expr:
+    """As `_gelu`, for a result of `dtype`, 16 bits: few enough that the tail needs neither an
+    exponential nor a division, but a polynomial, raised to a power by squaring."""
+    end, coefficients = _NARROW_TAILS[dtype.row.exponent]
+    z = b.let(minimum(b.num(end), Unary("abs", x)))
+    root = b.poly(z, coefficients)
+    for _ in range(4):
+        root = b.let(root * root)
+    return b.fma(-b.let(z * root), root, maximum(b.num(0.0), x))
+
+
 def _pow(b: Builder, x: Expr, y: Expr) -> Expr:
     """pow(x, 0) = 1, also where log(x) is not a number."""
     general, _ = math_shared.general_pow(b, x, y)
@@ -171,6 +213,17 @@ _FUNCTIONS = (
 _TYPES = {"float32": (_KIT, _FUNCTIONS), "float64": (math_double.KIT, math_double.FUNCTIONS)}
 
 
+def _narrow(
+    name: str, dtype: DType, wide: DType, reassociates: bool
+) -> tuple[list[Var], Lets, Expr]:
+    """As `expand` on `wide`, whose result is rounded to `dtype`."""
+    if name != "gelu":
+        return expand(name, wide, reassociates)
+    x, b = Var("a0", wide), Builder(wide, _KIT, reassociates)
+    result = _narrow_gelu(b, x, dtype.element)
+    return [x], b.lets, result
+
+
 def expand(name: str, dtype: DType, reassociates: bool = False) -> tuple[list[Var], Lets, Expr]:
     """`name` on `dtype` as (parameters, let-bindings in order, result); see `Builder`.
 
@@ -179,7 +232,7 @@ def expand(name: str, dtype: DType, reassociates: bool = False) -> tuple[list[Va
     if dtype.is_half:
         wide = DType("float32", dtype.lanes)
         outer = [Var(f"a{i}", dtype) for i in range(INTRINSICS[name].arity)]
-        params, lets, result = expand(name, wide, reassociates)
+        params, lets, result = _narrow(name, dtype, wide, reassociates)
         casts: Lets = [(p, cast(o, wide)) for p, o in zip(params, outer, strict=True)]
         return outer, casts + lets, cast(result, dtype)
     kit, table = _TYPES.get(dtype.name, (_KIT, {}))

@@ -90,7 +90,7 @@ def _for(w: DeviceWriter, s: For) -> None:
 
 
 def _write(w: DeviceWriter, ring: Ring) -> None:
-    block = w.launch.block
+    block, w.after_products = w.launch.block, False
     consumers = block[0] - ring.producers
     tid = thread_register(w, THREAD_INDICES[0])
     boxes = _boxes(w, ring)
@@ -131,6 +131,7 @@ def _write(w: DeviceWriter, ring: Ring) -> None:
                     _set_registers(w, w.registers, not producer)
                 w.emit(f"  br label %{end}")
     w.of_block, w.behind = block, 0
+    w.after_products = True
     w.enter(end)
     w.state.written(None)
 

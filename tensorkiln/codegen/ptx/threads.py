@@ -42,6 +42,7 @@ class DeviceWriter(KernelWriter):
     launch: Launch
     in_threads: bool = False
     for_products: bool = False  # warpgroups multiply what threads write to shared memory
+    after_products: bool = False  # the ring in which they do is over
     copies: bool = False  # the nest of threads around is asynchronous
     copied_at_once: bool = False  # some of them by loads and stores
     batches: bool = False  # threads wait for some of their batches of copies
@@ -214,7 +215,9 @@ def _sync(w: DeviceWriter, s: Sync) -> None:
     """A barrier: from here on other threads may have changed any memory."""
     if s.scope == "copies":
         write_wait(w, s.pending)
-    if w.for_products:  # what is copied is there for them after this fence too
+    if (
+        w.for_products and not w.after_products
+    ):  # what is copied is there for them after this fence too
         write_fence(w)
     write_barrier(w)
 

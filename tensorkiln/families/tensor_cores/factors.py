@@ -27,7 +27,6 @@ from tensorkiln.schedule.primitives import Cooperative, Schedule
 from tensorkiln.target import Target
 
 ROUND = "round"  # the role of the loop whose rounds fill the factors
-_GAP = 32
 _AT_ONCE = 8  # most loads that a thread waits for together: each needs registers
 
 
@@ -153,23 +152,18 @@ def copy_ahead(
     factors: Sequence[Factor],
     of: TiledProduct,
     tile: WarpTile | WarpgroupTile,
-    out: Buffer,
+    out_bytes: int,
     target: Target,
     producers: int = 0,
     tensor_maps: bool = False,
 ) -> int:
     """Let the factors, which the loop with role ROUND allocates, be copied for later rounds, if the
-    target can and shared memory has room for several parts beside `out` (whose rows may get gaps of
-    up to 32 bytes).
+    target can and shared memory has room for several parts beside `out_bytes` of sums.
 
     All threads copy, or `producers` threads of their own; with `tensor_maps` hardware does where it
     can. Returns how many dimensions the buffers of the factors have got in front: 0 or 1.
     """
-    rows, columns = (static(e, "a tile of sums") for e in out.shape)
-    out_bytes = rows * (columns * out.dtype.bytes + _GAP)
-    stages = stages_of(
-        tile.rows, tile.columns, tile.factors, out_bytes, int_value(of.rounds), target
-    )
+    stages = stages_of(tile, out_bytes, int_value(of.rounds), target)
     if stages == 1 or not all(map(_can_go_on, factors)):
         return 0
     (name,) = s.loops(role=ROUND)

@@ -86,7 +86,7 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     bind_tiles(s)
     copied_factors = tiles.left, tiles.right
     # It may put a dimension in front of the buffers, so padding follows.
-    before = copy_ahead(s, copied_factors, tiles.of, tile, tiles.out, target)
+    before = copy_ahead(s, copied_factors, tiles.of, tile, tiles.out_bytes, target)
     for factor in copied_factors:
         divide_copies(s, factor, tile.threads)
     for name in s.loops(role=_STORE):
@@ -145,6 +145,7 @@ class _TensorCoreTiles:
         shape = (tile.threads, self.blocks[0], 2 * self.blocks[1], SUMS.count)
         self.sums = buffer("sums", shape, total, "local")
         self.out = buffer("totals", (tile.down * _BLOCK, tile.columns), self.of.rounded, "shared")
+        self.out_bytes = tile.down * _BLOCK * (tile.columns * self.out.dtype.bytes + PAD)
         self.lanes = self.of.result_lanes
 
     def stmt(self) -> Stmt:

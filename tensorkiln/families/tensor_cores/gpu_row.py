@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from tensorkiln.base.element_types import BYTE_TYPES, HALF_TYPES
 from tensorkiln.families.contraction.costs import LEAST_ROWS
@@ -32,6 +33,7 @@ _SUM = 4  # bytes of a sum
 
 _OF_SYSTEM = 1 << 10  # bytes of shared memory of each block that the system takes
 _REGISTERS = 256 << 10  # bytes of a multiprocessor's registers
+_OF_THREAD = 160  # bytes of a thread's registers besides its sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +68,40 @@ class WarpTile:
         return self.factors + self.down * _UNIT * (self.columns * _SUM + PAD)
 
 
-def stages_of(
-    rows: int, columns: int, factors: int, reserved: int, rounds: int | None, target: Target
-) -> int:
-    """Into how many parts shared memory is divided for the factors of a tile, of `factors` bytes
-    each, beside `reserved` bytes. As many as the target asks for and as there are rounds, but not
-    so many that fewer blocks (of at most two) fit a multiprocessor than their registers allow."""
+class SumsTile(Protocol):
+    """A tile of sums, which the threads of a block have in registers."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of sums."""
+
+    @property
+    def columns(self) -> int:
+        """Columns of sums."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+
+    @property
+    def factors(self) -> int:
+        """Bytes of shared memory of the tiles of both factors."""
+
+
+def stages_of(tile: SumsTile, reserved: int, rounds: int | None, target: Target) -> int:
+    """Into how many parts shared memory is divided for the factors of a tile, beside `reserved`
+    bytes. As many as the target asks for and as there are rounds, but not so many that fewer blocks
+    (of at most two) fit a multiprocessor than their registers allow."""
     stages = target["matmul_stages"]
     assert isinstance(stages, int)
     if not copies_ahead(target) or stages == 1:
         return 1
-    blocks = 1 if 2 * rows * columns * _SUM >= _REGISTERS else 2
+    of_block = tile.rows * tile.columns * _SUM + tile.threads * _OF_THREAD
+    blocks = 1 if 2 * of_block >= _REGISTERS else 2
     room = (most_shared(target) + _OF_SYSTEM) // blocks - _OF_SYSTEM
-    return max(1, min(stages, (room - reserved) // factors, stages if rounds is None else rounds))
+    return max(
+        1, min(stages, (room - reserved) // tile.factors, stages if rounds is None else rounds)
+    )
 
 
 def warp_tile(

@@ -7,8 +7,9 @@ column or term, in the permuted rows that the instruction reads (`schedule/intri
 All threads copy, for later rounds (`families/tensor_cores/factors.py`); or a producer warp does
 (`ir/rings.py`), by its threads or by TMA.
 
-Sums stay in registers, as float32. In the end they go through shared memory, 64 columns at a time,
-and threads compute the rest of the group from there, in the order of the output.
+Sums stay in registers, as float32. In the end, what a group computes of them that has 16 bits, such
+as with a bias and an activation, goes through shared memory, and threads compute the rest of the
+group from there, in the order of the output.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tensorkiln.families.wgmma.gpu_row import (
     OUT_COLUMNS,
     PAD,
     WarpgroupTile,
+    out_columns,
     warpgroup_tile,
 )
 from tensorkiln.ir.buffer import Load, buffer
@@ -41,7 +43,7 @@ from tensorkiln.ir.device_instructions import (
     warpgroup_mma_name,
 )
 from tensorkiln.ir.dtype import FLOAT32
-from tensorkiln.ir.expr import Broadcast, Expr, IntImm, Shuffle, cast, const, int_value, intrin
+from tensorkiln.ir.expr import Broadcast, Expr, IntImm, Shuffle, const, int_value, intrin
 from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import free_vars
 from tensorkiln.schedule.build import lane_ramp, loop, nest, within
@@ -57,8 +59,11 @@ from tensorkiln.target import Target
 from tensorkiln.target.gpus import OWN_WARP
 
 _REGISTER = "register"  # the role of loops over what a thread has in registers
-_STORE = "store"  # the role of nests that store to the output
+_LANE = "lane"  # the role of loops over adjacent columns that a thread accesses at once
 _PIECE = 16  # bytes of which hardware copies many
+# Vectors that a thread computes before it stores them, so that it waits together for what it loads
+# for them: what is loaded may be where it stores.
+_AT_ONCE = 8
 
 
 def schedule(group: Group, target: Target, check: bool = False) -> Schedule | None:
@@ -75,7 +80,7 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     tile = warpgroup_tile(rows, columns, batch or 1, target)
     if tile is None:
         return None
-    tiles = _WarpgroupTiles(group, contraction, tile, factors)
+    tiles = _WarpgroupTiles(group, contraction, tile, factors, target)
     s = Schedule(
         PrimFunc(group.name, group.params, tiles.stmt(), inplace=inplace_params(group)), check
     )
@@ -84,18 +89,20 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     copies = _copies(tile, copied_factors, tiles.of, target)
     producers = WARP_THREADS * (copies in OWN_WARP)
     by_maps = copies == "tma"
-    ahead = copy_ahead(s, copied_factors, tiles.of, tile, tiles.out, target, producers, by_maps)
+    ahead = copy_ahead(
+        s, copied_factors, tiles.of, tile, tiles.out_bytes, target, producers, by_maps
+    )
     for factor in copied_factors:
         divide_copies(s, factor, producers if ahead and producers else tile.threads)
-    for name in s.loops(role=_STORE):
-        s.cooperative(name, tile.threads, tiles.lanes)
     # Padding puts the rows that a warp writes at once into different banks.
-    s.storage_align(tiles.out.name, 0, OUT_COLUMNS, PAD)
+    s.storage_align(tiles.out.name, 0, tiles.out_columns, PAD)
+    for name in s.loops(role=_LANE):
+        s.vectorize(name)
     bind_threads(s)
     # Registers have no addresses: only constant indices, of unrolled loops, keep arrays in them.
     for name in s.loops(role=_REGISTER):
         s.unroll(name)
-    for name in ("sums", "parts"):
+    for name in ("sums", "parts", "results"):
         s.set_scope(name, "register")
     return s
 
@@ -131,7 +138,12 @@ class _WarpgroupTiles:
     """The program of a product in tiles."""
 
     def __init__(
-        self, group: Group, p: Product, tile: WarpgroupTile, factors: tuple[Expr, Expr]
+        self,
+        group: Group,
+        p: Product,
+        tile: WarpgroupTile,
+        factors: tuple[Expr, Expr],
+        target: Target,
     ) -> None:
         self.p, self.tile = p, tile
         self.of = TiledProduct(group, p, tile.rows, tile.columns, WARPGROUP_TERMS, factors)
@@ -139,12 +151,18 @@ class _WarpgroupTiles:
         self.right = _matrices("right", self.of.right, self.of)
         self.fragment = warpgroup_sums(tile.columns)
         self.sums = buffer("sums", (tile.threads, self.fragment.count), FLOAT32, "local")
+        out_type = self.of.register_part.dtype
+        self.out_columns = out_columns(tile, out_type.bytes, int_value(self.of.rounds), target)
+        self.out_bytes = tile.out_bytes(self.out_columns, out_type.bytes)
         # The same in the pieces in which they are stored: eight columns of each.
-        self.blocks, self.eights = tile.columns // OUT_COLUMNS, OUT_COLUMNS // SUMS.columns
+        self.blocks = tile.columns // self.out_columns
+        self.eights = self.out_columns // SUMS.columns
         shape = (tile.threads, self.blocks, self.eights, SUMS.count)
         self.parts = buffer("parts", shape, FLOAT32, "local")
-        self.out = buffer("totals", (tile.rows, OUT_COLUMNS), self.of.rounded, "shared")
+        self.out = buffer("totals", (tile.rows, self.out_columns), out_type, "shared")
         self.lanes = self.of.result_lanes
+        results = tile.threads, _AT_ONCE, self.lanes
+        self.results = buffer("results", results, group.out.dtype, "local")
 
     def stmt(self) -> Stmt:
         """for batch, tile of rows, tile of columns: the tile."""
@@ -157,7 +175,7 @@ class _WarpgroupTiles:
             return with_factors(self.left, self.right, self.of, tile, k, products)
 
         return within(
-            [self.out, self.sums, self.parts],
+            [self.out, self.sums, self.parts, self.results],
             self._each_thread(self._start),
             loop("k", self.of.rounds, step, ROUND, keep=True),
             self._each_thread(self._divide),
@@ -205,29 +223,67 @@ class _WarpgroupTiles:
         return (t, c, b, lane_ramp(SUMS.count))
 
     def _finish(self, c: Expr, z: Expr, first_row: Expr, first_column: Expr) -> Stmt:
-        """Store 64 columns of the tile. The sums go to shared memory; from there all threads
-        compute the rest of the group, in the order of the output."""
+        """Store some columns of the tile. What threads compute of their sums goes to shared memory;
+        from there all threads compute the rest of the group, in the order of the output."""
+        base = simplify(first_column + c * self.out_columns)
 
         def share(t: Expr) -> Stmt:
-            return loop("b", self.eights, lambda b: self._share(t, c, b), _REGISTER)
+            def eight(b: Expr) -> Stmt:
+                return self._share(t, (c, b), (z, first_row, base))
 
-        def store(i: Expr, j: Expr) -> Stmt:
-            row, base = simplify(first_row + i), simplify(first_column + c * OUT_COLUMNS)
-            total = cast(Load(self.out, (i, j)), self.p.dtype)
-            return self.of.finish(total, z, row, (base, j), self.lanes)
+            return loop("b", self.eights, eight, _REGISTER)
 
-        extents = [self.tile.rows, OUT_COLUMNS]
-        return seq(self._each_thread(share), nest(["i", "j"], extents, store, [_STORE, ""], True))
+        return seq(
+            self._each_thread(share),
+            self._each_thread(lambda t: self._store(t, z, first_row, base)),
+        )
 
-    def _share(self, t: Expr, c: Expr, b: Expr) -> Stmt:
-        """Store a thread's sums of eight columns to shared memory, two at a time."""
-        part, stores = Load(self.parts, self._part(t, c, b)), []
+    def _store(self, t: Expr, z: Expr, first_row: Expr, first_column: Expr) -> Stmt:
+        """Compute the rest of the group for some columns, and store it. Neighbouring threads have
+        neighbouring vectors."""
+        across = OUT_COLUMNS // self.lanes
+        rows = self.tile.rows * across // self.tile.threads  # rows of a thread, of 64 columns
+        count = rows * self.out_columns // OUT_COLUMNS
+        at_once = max(n for n in range(1, _AT_ONCE + 1) if count % n == 0)
+
+        def finish(n: Expr, into: bool) -> Stmt:
+            def one(r: Expr, lane: Expr) -> Stmt:
+                k = simplify(n * at_once + r)
+                i = simplify(k % rows * (self.tile.threads // across) + t // across)
+                j = simplify(k // rows * OUT_COLUMNS + t % across * self.lanes)
+                place = z, simplify(first_row + i), (simplify(first_column + j), lane), self.lanes
+                result = Load(self.results, (t, r, lane))
+                if not into:
+                    return self.of.finish(result, *place, self.p.value)
+                part = Load(self.out, (i, simplify(j + lane)))
+                return self.of.finish(part, *place, self.of.register_part, result)
+
+            return nest(["r", "lane"], [at_once, self.lanes], one, [_REGISTER, _LANE])
+
+        return loop("n", count // at_once, lambda n: seq(finish(n, True), finish(n, False)))
+
+    def _share(self, t: Expr, eight: tuple[Expr, Expr], tile: tuple[Expr, Expr, Expr]) -> Stmt:
+        """Store what a thread computes of its sums of eight columns to shared memory, two at a
+        time. `tile`: the batch, the first row, and the first column of those stored."""
+        z, first_row, first_column = tile
+        c, b = eight
+        role = _LANE if self.of.register_lanes == 2 else _REGISTER
+        stores = []
         for k in range(0, SUMS.count, 2):
             row, column = self.fragment.place(t % WARPGROUP_THREADS, IntImm(k))
             row = simplify(t // WARPGROUP_THREADS * WARPGROUP_ROWS + row)
-            out_column = simplify(b * SUMS.columns + column)
-            pair = cast(Shuffle(part, part, (k, k + 1)), self.out.dtype.with_lanes(2))
-            stores.append(Store(self.out, (row, lane_ramp(2, out_column)), pair))
+            column = simplify(b * SUMS.columns + column)
+
+            def one(j: Expr, k: int = k, row: Expr = row, column: Expr = column) -> Stmt:
+                return self.of.store_register_part(
+                    lambda x: Store(self.out, (row, column + j), x),
+                    Load(self.parts, (t, c, b, simplify(j + k))),
+                    z,
+                    simplify(first_row + row),
+                    (simplify(first_column + column), j),
+                )
+
+            stores.append(loop("j", 2, one, role))
         return seq(*stores)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensorkiln.base.element_types import HALF_TYPES
+from tensorkiln.families.tensor_cores.gpu_row import stages_of
 from tensorkiln.ir.device_instructions import (
     WARPGROUP_COLUMNS,
     WARPGROUP_ROWS,
@@ -18,11 +19,15 @@ from tensorkiln.target import Target
 from tensorkiln.target.capability import most_shared, multiprocessors
 
 PAD = 8  # elements behind each row of the sums in shared memory
-OUT_COLUMNS = 64  # of the sums that a block has in shared memory at a time
+OUT_COLUMNS = 64  # of the sums that a block has in shared memory at a time, at least
 _LARGEST = 2 * WARPGROUP_ROWS * WARPGROUP_COLUMNS[-1]  # sums of a block
 # Of the time of a block with the largest tile: copies that begin, and sums that are stored. Fitted
 # to products of 128 to 8192 rows on an H100.
 _BESIDES = 0.15
+# How much longer a block takes for the same sums with fewer rows or columns: a single warpgroup
+# waits for its products while nobody multiplies, and narrow tiles read more of shared memory.
+# Fitted to a product of 4096 x 768 x 768 on an H200.
+_NARROW, _WIDE = 1.25, 128
 _TYPICAL = 512  # rows or columns, where they are not known: those of a sequence, or a batch of some
 _ENOUGH = 33  # rows and columns from which on no smaller tile would do
 _ELEMENT, _SUM = 2, 4  # bytes
@@ -48,7 +53,22 @@ class WarpgroupTile:
     @property
     def shared(self) -> int:
         """The same, with 64 columns of the sums."""
-        return self.factors + self.rows * (OUT_COLUMNS + PAD) * _SUM
+        return self.factors + self.out_bytes(OUT_COLUMNS, _SUM)
+
+    def out_bytes(self, columns: int, element: int) -> int:
+        """Bytes of shared memory of some columns of elements of so many bytes."""
+        return self.rows * (columns + PAD) * element
+
+
+def out_columns(tile: WarpgroupTile, element: int, rounds: int | None, target: Target) -> int:
+    """How many columns of what is stored, elements of so many bytes, a block has in shared memory
+    at a time: the fewer times, the fewer barriers. As many as take no part from the factors."""
+
+    def stages(columns: int) -> int:
+        return stages_of(tile, tile.out_bytes(columns, element), rounds, target)
+
+    sizes = range(OUT_COLUMNS, tile.columns + 1, OUT_COLUMNS)
+    return max(n for n in sizes if tile.columns % n == 0 and stages(n) == stages(OUT_COLUMNS))
 
 
 def warpgroup_tile(
@@ -75,7 +95,8 @@ def _time(
     time besides. Of equal tiles, the one that copies least."""
     blocks = batch * -(-rows // t.rows) * -(-columns // t.columns)
     waves = -(-blocks // processors)
-    return waves * (t.rows * t.columns / _LARGEST + _BESIDES), t.factors
+    factor = _NARROW if min(t.rows, t.columns) < _WIDE else 1
+    return waves * factor * (t.rows * t.columns / _LARGEST + _BESIDES), t.factors
 
 
 def _fits(call: Call, out: TensorType, target: Target) -> bool:

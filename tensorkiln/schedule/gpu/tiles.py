@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tensorkiln.arith import affine, simplify
 from tensorkiln.ir.buffer import Load
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Cast, Expr, Var, const, int_value, logical_and
 from tensorkiln.ir.stmt import If, Stmt, Store
-from tensorkiln.ir.visit import children, loads, substitute, walk
+from tensorkiln.ir.visit import children, free_vars, loads, substitute, walk
 from tensorkiln.schedule.access import lane_stride, simplify_value
 from tensorkiln.schedule.build import nest
 from tensorkiln.schedule.gpu.products import Axes, Product, product_of
@@ -143,28 +144,58 @@ class TiledProduct:
         return If(logical_and(*inside), element, store(const(0, side.dtype))) if inside else element
 
     def finish(
-        self, total: Expr, z: Expr, row: Expr, column: tuple[Expr, Expr], lanes: int = 1
+        self,
+        total: Expr,
+        z: Expr,
+        row: Expr,
+        column: tuple[Expr, Expr],
+        lanes: int = 1,
+        part: Expr | None = None,
+        into: Load | None = None,
     ) -> Stmt:
-        """Store one element of the output, computed from its sum `total`, unless it is beyond the
-        last row or column. `column` has two parts, which are added; `lanes` of the second, which
-        divide the number of columns, are inside or outside together."""
-        p, (first, j) = self.p, column
+        """Store one element of the output, or rather what it will be to `into`, unless it is beyond
+        the last row or column. `total` is its sum, or that `part` of its value. `column` has two
+        parts, which are added; `lanes` of the second, which divide the number of columns, are
+        inside or outside together."""
+        first, j = column
         base = simplify(first + (j // lanes * lanes if lanes > 1 else j))
-        column_index = simplify(first + j)
-        places = {
-            **split_index(p.rows, row),
-            **split_index(p.columns, column_index),
-            **split_index(p.batch, z),
-        }
-        value = simplify_value(substitute(replaced(p.value, p.total, total), places), {})
-        index = tuple(substitute(e, places) for e in p.index)
-        store = Store(self.group.out, self.group.store_index(index), value)
+        places = self._places(z, row, simplify(first + j))
+        value = replaced(self.p.value, self.p.total if part is None else part, total)
+        value = simplify_value(substitute(value, places), {})
+        index = tuple(substitute(e, places) for e in self.p.index)
+        place = into or Load(self.group.out, self.group.store_index(index))
+        return self._if_inside(row, base, Store(place.buffer, place.indices, value))
+
+    def store_register_part(
+        self,
+        store: Callable[[Expr], Stmt],
+        total: Expr,
+        z: Expr,
+        row: Expr,
+        column: tuple[Expr, Expr],
+    ) -> Stmt:
+        """`store` of the `register_part` of an element with the sum `total`. Columns are as in
+        `finish`, but the second part is one of `register_lanes`, which are inside or outside
+        together."""
+        base, j = column
+        part = replaced(self.register_part, self.p.total, total)
+        value = substitute(part, self._places(z, row, simplify(base + j)))
+        part_store = store(simplify_value(value, {}))
+        return self._if_inside(row, base, part_store) if self._vectors else part_store
+
+    def _places(self, z: Expr, row: Expr, column: Expr) -> dict[Var, Expr]:
+        """The indices of an element of the output."""
+        axes = (self.p.rows, row), (self.p.columns, column), (self.p.batch, z)
+        return {var: i for x, place in axes for var, i in split_index(x, place).items()}
+
+    def _if_inside(self, row: Expr, column: Expr, stmt: Stmt) -> Stmt:
+        """`stmt`, unless the element is beyond the last row or column."""
         inside = [
             index < s.extent
-            for index, s in ((row, self.left), (base, self.right))
+            for index, s in ((row, self.left), (column, self.right))
             if int_value(simplify(s.extent % s.size)) != 0
         ]
-        return If(logical_and(*inside), store) if inside else store
+        return If(logical_and(*inside), stmt) if inside else stmt
 
     @property
     def result_lanes(self) -> int:
@@ -174,6 +205,39 @@ class TiledProduct:
         place = Load(self.group.out, self.group.store_index(p.index))
         read = replaced(p.value, p.total, const(0, p.dtype))
         return max(1, int(adjacent((place, read), p.columns, self.right.extent)))
+
+    @cached_property
+    def register_part(self) -> Expr:
+        """The part of the value that threads which have the sums in registers may compute at once:
+        the largest that is a float of 16 bits, so that it takes half the bytes of a sum in shared
+        memory, and reads what is the same in all rows or in all columns. The sum, if there is no
+        such part."""
+        total, value = self.p.total, self.p.value
+        for x in walk(value):
+            if not x.dtype.is_half or total not in walk(x):
+                continue
+            remainder = replaced(value, x, const(0, x.dtype))
+            if total not in walk(remainder) and all(map(self._is_vector, _loads_beside(x, total))):
+                return x
+        return total
+
+    def _is_vector(self, x: Load) -> bool:
+        """Whether what is loaded is the same in all rows, or in all columns."""
+        variables = {v for i in x.indices for v in free_vars(i)}
+        sides = ({var for var, _ in axes} for axes in (self.p.rows, self.p.columns))
+        return any(variables.isdisjoint(side) for side in sides)
+
+    @cached_property
+    def _vectors(self) -> list[Load]:
+        """What `register_part` reads besides its sum."""
+        return _loads_beside(self.register_part, self.p.total)
+
+    @property
+    def register_lanes(self) -> int:
+        """How many adjacent columns, 1 or 2, a thread computes that part of as one vector."""
+        part = replaced(self.register_part, self.p.total, const(0, self.p.dtype))
+        pairs = not self._vectors or divides(part, self.p.columns, self.right.extent, 2)
+        return 2 if pairs else 1
 
     @property
     def rounded(self) -> DType:
@@ -205,7 +269,7 @@ def adjacent(values: Sequence[Expr], axes: Axes, extent: Expr) -> float:
     only single elements can; the larger, the longer the runs of neighbours are."""
     for size in _VECTORS:
         lanes = size // values[0].dtype.bytes
-        if lanes > 1 and all(_divides(x, axes, extent, lanes) for x in values):
+        if lanes > 1 and all(divides(x, axes, extent, lanes) for x in values):
             return lanes
     last = axes[-1:]
     if not last or any(lane_stride(x, last[0][0]) not in (0, 1) for v in values for x in loads(v)):
@@ -215,7 +279,7 @@ def adjacent(values: Sequence[Expr], axes: Axes, extent: Expr) -> float:
     return 0.5 if n is None else 1 - 0.5 / n
 
 
-def _divides(value: Expr, axes: Axes, extent: Expr, lanes: int) -> bool:
+def divides(value: Expr, axes: Axes, extent: Expr, lanes: int) -> bool:
     """Whether all elements along some axes can be accessed in whole vectors of `lanes`."""
     if int_value(simplify(extent % lanes)) != 0:
         return False
@@ -232,6 +296,11 @@ def _in_vectors(e: Expr, lane: Var) -> bool:
         linear = all(affine(i, (lane,)) is not None for i in e.indices)
         return linear and lane_stride(e, lane) in (0, 1)
     return e is not lane and all(_in_vectors(c, lane) for c in children(e))
+
+
+def _loads_beside(e: Expr, total: Expr) -> list[Load]:
+    """The loads of a value but those of its sum."""
+    return loads(replaced(e, total, const(0, total.dtype)))
 
 
 def _extent(axes: Axes) -> Expr:

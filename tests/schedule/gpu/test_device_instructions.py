@@ -52,7 +52,7 @@ NAMES = [
 # The template of each takes a minute.
 LARGE = [
     f"warpgroup_mma_m64n{n}k64{flip}_{t}"
-    for n, t in ((64, "float16"), (128, "bfloat16"), (256, "float16"))
+    for n, t in ((64, "float16"), (128, "bfloat16"), (192, "bfloat16"), (256, "float16"))
     for flip in ("", "_transposed_a", "_transposed_b", "_transposed_ab")
 ] + [
     f"warpgroup_mma_{name}_{t}"
