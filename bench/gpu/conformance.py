@@ -20,6 +20,7 @@ from bench.gpu.cases import off_by
 from bench.gpu.device import Gpu, on_device
 from bench.gpu.peers import Absent, torch_with_cuda
 from bench.store import ROOT
+from tensorkiln.base.element_types import HALF_TYPES
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import tensor
 from tensorkiln.ops.builder import GraphBuilder
@@ -27,6 +28,7 @@ from tensorkiln.ops.evaluate import evaluate
 from tests.cuda.classes import HALVES
 from tests.cuda.test_attention import made_up
 from tests.cuda.test_attention_warpgroups import CASES as ATTENTIONS
+from tests.cuda.test_convolutions import filled
 from tests.cuda.test_parts import PARTS
 from tests.cuda.test_wgmma import PRODUCTS
 from tests.schedule.battery import TOLERANCE, Battery, Case, arguments, typed
@@ -129,6 +131,11 @@ def _parts(battery: Battery) -> None:
         battery.add(_symbol(name), case.build, case.parameter)
 
 
+def _convolutions(dtype: str, battery: Battery) -> None:
+    for name, case in filled(dtype).cases.items():
+        battery.cases[name] = case
+
+
 # What `make test` runs through the emulator.
 TABLES: dict[str, Table] = {
     **{
@@ -143,6 +150,7 @@ TABLES: dict[str, Table] = {
         for dtype in ("float16", "bfloat16")
     },
     "products in parts": Table(_parts),
+    **{f"convolutions, {dtype}": Table(partial(_convolutions, dtype)) for dtype in HALF_TYPES},
 }
 
 

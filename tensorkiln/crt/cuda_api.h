@@ -212,6 +212,11 @@ void kiln_cuda_graphs_free(kiln_cuda_graphs *graphs);
 typedef CUresult (*kiln_cuda_encode)(void *, int, uint32_t, void *, const uint64_t *,
                                      const uint64_t *, const uint32_t *, const uint32_t *, int, int,
                                      int, int);
+/* The same for windows of images: instead of a box, their first and last pixel, channels and pixels. */
+#define KILN_CUDA_ENCODE_WINDOWS "cuTensorMapEncodeIm2col"
+typedef CUresult (*kiln_cuda_encode_windows)(void *, int, uint32_t, void *, const uint64_t *,
+                                             const uint64_t *, const int *, const int *, uint32_t,
+                                             uint32_t, const uint32_t *, int, int, int, int);
 #define KILN_CUDA_MAP_BYTES 128
 #define KILN_CUDA_MOST_MAPS 8 /* of a function */
 /* Bytes of an argument of a launch. */

@@ -9,6 +9,7 @@
 #define ADDRESS_ALIGN 16
 
 static kiln_cuda_encode encode; /* once a library needs it */
+static kiln_cuda_encode_windows encode_windows;
 
 size_t kiln_cuda_bytes_of(const kiln_device_function *function, int i)
 {
@@ -32,11 +33,18 @@ int kiln_cuda_find_maps(const kiln_device_function *function)
     if (count > KILN_CUDA_MOST_MAPS)
         return kiln_fail(KILN_ERROR_CONTAINER, "%s takes %d tensor maps, of at most %d", function->name,
                          count, KILN_CUDA_MOST_MAPS);
+    const char *missing = NULL;
     if (encode == NULL &&
         !kiln_cuda_find_function(KILN_CUDA_ENCODE, KILN_CUDA_ENCODE_VERSION, &encode))
-        return kiln_fail(KILN_ERROR_DRIVER, "%s takes tensor maps, and libcuda.so.1 has no function "
-                         KILN_CUDA_ENCODE ": expected the driver of CUDA 12.0 or newer",
-                         function->name);
+        missing = KILN_CUDA_ENCODE;
+    else if (encode_windows == NULL && !kiln_cuda_find_function(KILN_CUDA_ENCODE_WINDOWS,
+                                                                KILN_CUDA_ENCODE_VERSION, &encode_windows))
+        missing = KILN_CUDA_ENCODE_WINDOWS;
+    if (missing != NULL)
+        return kiln_fail(KILN_ERROR_DRIVER,
+                         "%s takes tensor maps, and libcuda.so.1 has no function %s: expected the driver "
+                         "of CUDA 12.0 or newer",
+                         function->name, missing);
     return KILN_OK;
 }
 
@@ -56,23 +64,29 @@ static int make_map(kiln_cuda_device *device, const kiln_device_function *functi
     uint64_t dims[5], strides[4];
     uint32_t box[5], steps[5];
     CUdeviceptr address;
+    const int is_windows = described->steps[0] > 0;
     memcpy(&address, values[described->param], sizeof address);
     int is_used = address % ADDRESS_ALIGN == 0;
     for (int d = 0; d < described->rank; d++) {
         dims[d] = size_of(described->dims[d], described->dim_by[d], values);
         is_used = is_used && dims[d] > 0;
         box[d] = (uint32_t)described->box[d];
-        steps[d] = 1;
+        steps[d] = is_windows && (d == 1 || d == 2) ? (uint32_t)described->steps[d - 1] : 1;
         if (d > 0)
             strides[d - 1] = size_of(described->strides[d - 1], described->stride_by[d - 1], values);
     }
     memset(map, 0, KILN_CUDA_MAP_BYTES);
     if (!is_used)
         return KILN_OK;
-    const CUresult error = encode(
-        map, described->type, (uint32_t)described->rank, (void *)address, dims, strides, box, steps,
-        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult error =
+        is_windows
+            ? encode_windows(map, described->type, (uint32_t)described->rank, (void *)address, dims,
+                             strides, described->lower, described->upper, box[0], box[1], steps,
+                             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+            : encode(map, described->type, (uint32_t)described->rank, (void *)address, dims, strides,
+                     box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                     CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     snprintf(what, sizeof what, "the tensor map of argument %d for %.60s", (int)described->param,
              function->name);
     return kiln_cuda_check(device, error, KILN_ERROR_LAUNCH, what);

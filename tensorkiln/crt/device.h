@@ -103,7 +103,9 @@ enum {
 
 /* What of a tensor a map is of, of which the device copies boxes; innermost dimensions first. Those
  * and strides are times an argument of the same launch, an int64, where `dim_by` and `stride_by` are
- * its number plus one. */
+ * its number plus one. Where `steps` is not zero, it is of windows of images [N, H, W, C], along columns
+ * and rows: the first and the last one, counted from the first and the last pixel, and from one to the
+ * next; a box has channels and pixels. */
 typedef struct kiln_tensor_map {
     int32_t param; /* the buffer, an argument of the same launch */
     int32_t type;  /* of its elements, a number of the driver */
@@ -113,6 +115,7 @@ typedef struct kiln_tensor_map {
     int32_t box[5];
     uint8_t dim_by[5];
     uint8_t stride_by[4];
+    int32_t lower[2], upper[2], steps[2];
 } kiln_tensor_map;
 
 /* A buffer is an address of the function's device. Scalars have the representation of an element of

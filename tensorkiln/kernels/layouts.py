@@ -25,6 +25,9 @@ from tensorkiln.target.rates import has_fast_pairs
 TILED_ROWS = 4
 # Channels of a pixel of a picture of narrow numbers, at most.
 PIXEL = 4
+CHANNELS_LAST = Layout.parse("A C D B")
+# Weights of convolutions of such images: a matrix of outputs and channels for each tap.
+TAPS_FIRST = Layout.parse("C D A B")
 
 
 def channel_blocks(target: Target, image: TensorType | None = None) -> Layout:
@@ -39,6 +42,17 @@ def channel_blocks(target: Target, image: TensorType | None = None) -> Layout:
         row = TILE_ROW_BYTES // t.dtype.bytes
         width = next(w for w in (row, row // 2, lanes) if channels % w == 0)
     return Layout.parse(f"A B/{width} C D B%{width}")
+
+
+def image_layout(target: Target, image: TensorType) -> Layout:
+    """The layout in which kernels of the target hand on images [N, C, H, W]: channels last, or in
+    blocks (`channel_blocks`)."""
+    return CHANNELS_LAST if target.kind == "cuda" else channel_blocks(target, image)
+
+
+def is_channels_last(t: TensorType) -> bool:
+    """Whether the channels of each pixel of an image are neighbours in memory, all of them."""
+    return t.layout == CHANNELS_LAST
 
 
 def has_tile_rows(target: Target, dtype: DType) -> bool:

@@ -20,6 +20,7 @@ from tensorkiln.ir.relax import Call, Constant, Function, RVar, TensorType, Valu
 from tensorkiln.ir.visit_graph import variables
 from tensorkiln.kernels import families
 from tensorkiln.kernels.knobs import ATTRIBUTE, Choices
+from tensorkiln.kernels.layouts import is_channels_last
 from tensorkiln.ops.op import Element, OpDef, TensorIn
 from tensorkiln.target import Target
 from tensorkiln.target.kinds import KINDS
@@ -40,7 +41,10 @@ def product(extents: tuple[Expr, ...]) -> Expr:
 
 def view_shape(t: TensorType) -> tuple[Expr, ...]:
     """The shape of a tensor's buffer in a kernel: the physical shape if it has a layout; else its
-    own, or (rows, columns) with more than two dimensions. A scalar has shape (1,)."""
+    own, or (rows, columns) with more than two dimensions. A scalar has shape (1,). An image with
+    channels last is (pixels, channels)."""
+    if is_channels_last(t):
+        return (product((t.shape[0], *t.shape[2:])), t.shape[1])
     if t.layout is not None:
         return t.physical_shape
     if t.ndim <= 2:
@@ -51,21 +55,33 @@ def view_shape(t: TensorType) -> tuple[Expr, ...]:
 def view_index(t: TensorType, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """The index in `view_shape` of a logical element: (i, j, k) of a row-major [A, B, C] is
     (i * B + j, k)."""
-    if t.layout is not None:
+    if t.layout is not None and not is_channels_last(t):
         return t.memory.physical_index(index)
     if t.ndim <= 2:
         return index or (IntImm(0),)
+    last = 1 if is_channels_last(t) else t.ndim - 1
     row: Expr = IntImm(0)
-    for i, n in zip(index[:-1], t.shape[:-1], strict=True):
-        row = row * n + i
-    return (row, index[-1])
+    for d, (i, n) in enumerate(zip(index, t.shape, strict=True)):
+        row = row if d == last else row * n + i
+    return (row, index[last])
 
 
 def _param_buffer(name: str, t: TensorType, views: bool) -> Buffer:
     """A parameter's buffer, aligned to its element only: callers' tensors are used in place, and
     unaligned vector instructions cost nothing on aligned addresses."""
-    shape = view_shape(t) if views or t.ndim <= 2 else t.physical_shape
+    shape = view_shape(t) if views else t.physical_shape
     return Buffer(name, t.dtype, shape, align=t.dtype.bytes)
+
+
+def _reads_windows(x: Value, call: Call) -> bool:
+    """Whether a convolution reads windows of more than a pixel, or not each pixel, of an image with
+    channels last. Then rows and columns of pixels stay dimensions, beyond which there are zeros."""
+    if call.op != "conv2d" or call.args[0] != x:
+        return False
+    w = call.args[1].type
+    assert isinstance(w, TensorType)
+    steps = *w.shape[2:], *call.attrs.strides
+    return any(int_value(n) != 1 for n in steps) or any(call.attrs.padding)
 
 
 class Group:
@@ -88,9 +104,9 @@ class Group:
         self.out_var = f.result
         self.out_type = f.result.type
         self.buffers: dict[RVar, Buffer] = {
-            p: _param_buffer(f"p{i}", p.tensor, views) for i, p in enumerate(f.params)
+            p: _param_buffer(f"p{i}", p.tensor, self._is_viewed(p)) for i, p in enumerate(f.params)
         }
-        self.out = _param_buffer("out", self.out_type, views)
+        self.out = _param_buffer("out", self.out_type, views or self.out_type.layout is not None)
         self.anchor_var, self.anchor = self._find_anchor()
         # The values of the knobs of the family that schedules it (`schedule/choose.py`).
         self.choices: Choices = {}
@@ -170,7 +186,8 @@ class Group:
         call = self.calls.get(value)
         if call is None:
             buf, t = self.buffers[value], value.tensor
-            return lambda *index: Load(buf, self._place(t, index))
+            viewed = self._is_viewed(value)
+            return lambda *index: Load(buf, self._place(t, index, viewed))
         inputs = [self.tensor_in(a, overrides) for a in call.args]
         program = self.op(call).program
         if program is None:
@@ -191,11 +208,21 @@ class Group:
 
     def store_index(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """The index in the output buffer of a logical output element."""
-        return self._place(self.out_type, index)
+        return self._place(self.out_type, index, self.views or self.out_type.layout is not None)
 
-    def _place(self, t: TensorType, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        whole = not self.views and t.layout is None and t.ndim > 2
-        return tuple(map(simplify, index if whole else view_index(t, index)))
+    def _is_viewed(self, p: RVar) -> bool:
+        """Whether the buffer of a parameter has the shape `view_shape`."""
+        if not is_channels_last(p.tensor):
+            return self.views or p.tensor.layout is not None
+        return not any(_reads_windows(p, call) for call in self.calls.values())
+
+    @staticmethod
+    def _place(t: TensorType, index: tuple[Expr, ...], viewed: bool) -> tuple[Expr, ...]:
+        if viewed or t.ndim <= 2:
+            place = view_index(t, index)
+        else:
+            place = index if t.layout is None else t.memory.physical_index(index)
+        return tuple(map(simplify, place))
 
     @cached_property
     def unviewed(self) -> Group:

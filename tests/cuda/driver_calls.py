@@ -24,6 +24,7 @@ _VERSIONS = {
     "cuGraphExecDestroy": 10000,
     "cuGraphDestroy": 10000,
     "cuTensorMapEncodeTiled": 12000,
+    "cuTensorMapEncodeIm2col": 12000,
 }
 
 

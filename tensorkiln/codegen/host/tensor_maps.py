@@ -35,18 +35,36 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
+class PixelWindows:
+    """The windows of images whose pixels are copied one after the other, along columns and rows:
+    the first and the last one (from the first and the last pixel of the image), and the distance
+    from one to the next."""
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    def entry(self) -> dict[str, object]:
+        """The entry of a table of device functions."""
+        return {k: list(getattr(self, k)) for k in ("lower", "upper", "steps")}
+
+
+@dataclass(frozen=True, slots=True)
 class TensorMap:
     """Of parameter `param` of a function: its elements along each dimension, bytes from one element
-    to the next along all but the first, and elements of a box. Innermost dimensions come first."""
+    to the next along all but the first, and elements of a box. Innermost dimensions come first. Of
+    windows of images, a box has channels and pixels."""
 
     param: int
     dtype: str
     dims: tuple[Size, ...]
     strides: tuple[Size, ...]
     box: tuple[int, ...]
+    window: PixelWindows | None = None
 
     def entry(self) -> dict[str, object]:
         """The row of a table of device functions."""
+        window = {} if self.window is None else {"window": self.window.entry()}
         return {
             "param": self.param,
             "dtype": self.dtype,
@@ -54,14 +72,18 @@ class TensorMap:
             "strides": [s.entry() for s in self.strides],
             "box": list(self.box),
             "swizzle": SWIZZLE_BYTES,
+            **window,
         }
 
     def c_text(self, name: str) -> str:
         """Its definition in C, as a kiln_tensor_map."""
         sizes = self.dims, self.strides
         rows = [*([s.factor for s in factors] for factors in sizes), self.box]
-        if any(s.param is not None for factors in sizes for s in factors):
+        w = self.window
+        if w is not None or any(s.param is not None for factors in sizes for s in factors):
             rows += [[0 if s.param is None else 1 + s.param for s in factors] for factors in sizes]
+        if w is not None:
+            rows += [w.lower, w.upper, w.steps]
         numbers = ", ".join(f"{{{', '.join(map(str, row))}}}" for row in rows)
         head = f"static const kiln_tensor_map {name} = {{"
         return (

@@ -28,7 +28,8 @@ from tensorkiln.codegen.llvm.types import parameter_type
 from tensorkiln.codegen.llvm.writer import Expressions, Statements
 from tensorkiln.codegen.ptx import conversions, instructions, rings
 from tensorkiln.codegen.ptx.alignment import write_body
-from tensorkiln.codegen.ptx.boxes import TensorMapBox, boxes_of, maps_of
+from tensorkiln.codegen.ptx.box_pieces import TensorMapBox
+from tensorkiln.codegen.ptx.boxes import boxes_of, maps_of
 from tensorkiln.codegen.ptx.threads import DeviceWriter, set_launch
 from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.copies import copies_in

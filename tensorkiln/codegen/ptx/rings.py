@@ -23,16 +23,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorkiln.base.errors import UnsupportedError
-from tensorkiln.codegen.host.tensor_maps import TensorMap
 from tensorkiln.codegen.llvm import loops
 from tensorkiln.codegen.llvm.addresses import address, index
 from tensorkiln.codegen.ptx import threads
-from tensorkiln.codegen.ptx.boxes import SOURCE_ALIGN, TensorMapBox
+from tensorkiln.codegen.ptx.box_pieces import SOURCE_ALIGN, TensorMapBox
 from tensorkiln.codegen.ptx.copies import write_wait
 from tensorkiln.codegen.ptx.threads import DeviceWriter, branch, thread_register, write_barrier
 from tensorkiln.codegen.ptx.warpgroup import write_fence
 from tensorkiln.ir.device_instructions import WARP_THREADS, WARPGROUP_THREADS
-from tensorkiln.ir.dtype import INT32, INT64
+from tensorkiln.ir.dtype import INT16, INT32, INT64
 from tensorkiln.ir.expr import cast, int_value
 from tensorkiln.ir.launch import BARRIER_BYTES, launch_of, thread_of
 from tensorkiln.ir.rings import Ring, producers_of, ring_of
@@ -223,23 +222,30 @@ def _copy_boxes(w: DeviceWriter, boxes: Sequence[TensorMapBox], full: str) -> No
             indices = [*reversed(outer)]
             across = k * b.map.box[0]
             indices.insert(0, w.line(f"add i32 {inner}, {across}") if across else inner)
-            _copy_box(w, b.map, _shared(w, to, str(k * b.box_bytes)), indices, full)
+            _copy_box(w, b, _shared(w, to, str(k * b.box_bytes)), indices, full)
 
 
-def _copy_box(w: DeviceWriter, m: TensorMap, to: str, indices: Sequence[str], full: str) -> None:
+def _copy_box(
+    w: DeviceWriter, box: TensorMapBox, to: str, indices: Sequence[str], full: str
+) -> None:
     """Start the copy of the box at `indices` of the tensor, the innermost first."""
     rank = len(indices)
     places = ", ".join(f"${k + 2}" for k in range(rank))
+    # The tap of windows: columns come first.
+    taps = [f"i16 {w.value(cast(e, INT16))}" for e in reversed(box.offsets)]
+    offsets = ", ".join(f"${k + rank + 3}" for k in range(len(taps)))
     text = (
-        f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes "
-        f"[$0], [$1, {{{places}}}], [${rank + 2}];"
+        f"cp.async.bulk.tensor.{rank}d.shared::cluster.global"
+        f"{'.im2col' * bool(taps)}.mbarrier::complete_tx::bytes "
+        f"[$0], [$1, {{{places}}}], [${rank + 2}]{f', {{{offsets}}}' * bool(taps)};"
     )
-    bounds = ",".join(["r", "l", *["r"] * rank, "r", "~{memory}"])
+    bounds = ",".join(["r", "l", *["r"] * rank, "r", *["h"] * len(taps), "~{memory}"])
     args = [
         f"{_BARRIER} {to}",
-        f"ptr {w.maps[m]}",
+        f"ptr {w.maps[box.map]}",
         *(f"i32 {x}" for x in indices),
         f"{_BARRIER} {full}",
+        *taps,
     ]
     w.emit(f'  call void asm sideeffect "{text}", "{bounds}"({", ".join(args)})')
 

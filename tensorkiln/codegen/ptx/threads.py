@@ -19,7 +19,7 @@ from tensorkiln.codegen.llvm.addresses import index
 from tensorkiln.codegen.llvm.conversions import convert
 from tensorkiln.codegen.llvm.types import llvm_type
 from tensorkiln.codegen.llvm.writer import KernelWriter
-from tensorkiln.codegen.ptx.boxes import TensorMapBox
+from tensorkiln.codegen.ptx.box_pieces import TensorMapBox
 from tensorkiln.codegen.ptx.copies import write_batch, write_copy, write_wait
 from tensorkiln.codegen.ptx.warpgroup import is_of_warpgroup, write_fence
 from tensorkiln.ir.copies import copy_of, is_asynchronous

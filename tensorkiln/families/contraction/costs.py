@@ -45,10 +45,11 @@ class _DividedSums:
     channels: int
     window: int
 
-    def parts(self) -> list[int]:
-        """The numbers of parts that can be."""
-        limit = min(_PARTS, self.channels * self.window // _TERMS)
-        return [n for n in range(1, limit + 1) if self.channels % n == 0]
+    def parts(self, unit: int, limit: int) -> list[int]:
+        """The numbers of parts that can be, up to `limit`, of which each has a multiple of `unit`
+        channels."""
+        limit = min(limit, self.channels * self.window // _TERMS)
+        return [n for n in range(1, limit + 1) if self.channels % (n * unit) == 0]
 
     def time(self, parts: int, processors: int, work: float) -> float:
         """Microseconds of the product on so many multiprocessors, with `work` for each term."""
@@ -61,9 +62,12 @@ class _DividedSums:
         return products + _KERNEL + _SUM * self.rows * self.columns * parts
 
 
-def parts_of(call: Call, out: TensorType, target: Target) -> int | None:
+def parts_of(
+    call: Call, out: TensorType, target: Target, unit: int = 1, limit: int = _PARTS
+) -> int | None:
     """The number of parts for a `linear`, or a `conv2d` of one group, of floats and constant
-    weights. None where not all extents are known, or one part is as good."""
+    weights. None where not all extents are known, or one part is as good. There are up to `limit`,
+    of multiples of `unit` channels."""
     processors = multiprocessors(target)
     if processors is None or not _of_one_type(call, out):
         return None
@@ -71,7 +75,7 @@ def parts_of(call: Call, out: TensorType, target: Target) -> int | None:
     if sums is None or min(sums.rows, sums.columns) < LEAST_ROWS:
         return None
     work = _WORK[out.dtype.bytes]
-    times = {n: sums.time(n, processors, work) for n in sums.parts()}
+    times = {n: sums.time(n, processors, work) for n in sums.parts(unit, limit)}
     parts = min(times, key=times.__getitem__, default=1)
     return parts if parts > 1 and times[parts] <= _GAIN * times[1] else None
 

@@ -24,7 +24,7 @@ def in_parts(b: Binding, parts: int, rewriter: Rewriter) -> Call:
     sums, axis = products(b, call, parts, rewriter)
     last = op_call("sum", sums, span=call.span, axes=(axis,), keepdims=False)
     if len(call.args) > 2:
-        bias = _widened(b, call.args[2], rewriter)
+        bias = widened(b, call.args[2], rewriter)
         bias = _of_channels(b, bias, rewriter) if call.op == "conv2d" else bias
         last = op_call("add", rewriter.bind(last, _name(b, "total")), bias, span=call.span)
     if dtype == sums.tensor.dtype:
@@ -32,7 +32,7 @@ def in_parts(b: Binding, parts: int, rewriter: Rewriter) -> Call:
     return op_call("cast", rewriter.bind(last, _name(b, "wide")), span=call.span, dtype=dtype.name)
 
 
-def _widened(b: Binding, bias: Value, rewriter: Rewriter) -> Value:
+def widened(b: Binding, bias: Value, rewriter: Rewriter) -> Value:
     """A bias in the type of sums."""
     assert isinstance(bias.type, TensorType) and isinstance(b.value, Call)
     dtype = bias.type.dtype
@@ -78,6 +78,15 @@ def _linear(b: Binding, call: Call, parts: int, rewriter: Rewriter) -> tuple[RVa
 
 def _conv2d(b: Binding, call: Call, parts: int, rewriter: Rewriter) -> tuple[RVar, int]:
     """(the sums of the parts, the axis of parts)"""
+    sums = grouped(b, call, parts, rewriter)
+    n, outputs, *image = b.var.tensor.shape
+    shape: tuple[Expr | int, ...] = (n, parts, outputs, *image)
+    apart = op_call("reshape", sums, span=call.span, shape=shape)
+    return rewriter.bind(apart, _name(b, "parts")), 1
+
+
+def grouped(b: Binding, call: Call, parts: int, rewriter: Rewriter) -> RVar:
+    """The sums of the parts of a convolution, as the groups of another one."""
     x, w = call.args[:2]
     assert isinstance(w, Constant)
     outputs, channels, *kernel = w.array.shape
@@ -86,10 +95,5 @@ def _conv2d(b: Binding, call: Call, parts: int, rewriter: Rewriter) -> tuple[RVa
     attrs = {**call.attrs, "groups": parts}
     if w.type.dtype.is_half:
         attrs["wide"] = True
-    grouped = op_call("conv2d", x, constant(weights, w.name), span=call.span, **attrs)
-    n, _, *image = b.var.tensor.shape
-    shape: tuple[Expr | int, ...] = (n, parts, outputs, *image)
-    sums = rewriter.bind(grouped, _name(b, "groups"))
-    return rewriter.bind(
-        op_call("reshape", sums, span=call.span, shape=shape), _name(b, "parts")
-    ), 1
+    products = op_call("conv2d", x, constant(weights, w.name), span=call.span, **attrs)
+    return rewriter.bind(products, _name(b, "groups"))

@@ -6,8 +6,11 @@ from dataclasses import replace
 
 from tensorkiln.families.contraction.costs import parts_of
 from tensorkiln.families.contraction.decomposition import in_parts
+from tensorkiln.families.tensor_cores.gpu_row import channels_of
+from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.kernels.family import GPUS, Algorithm, Family, operators_of
 from tensorkiln.kernels.fusion import elementwise_epilogue, light
+from tensorkiln.target import Target
 
 CONTRACTION = Family(
     op_class="gpu_contraction",
@@ -19,8 +22,17 @@ CONTRACTION = Family(
     devices=GPUS,
     before=("windows", "few_rows"),
 )
+
+
+def _conv_parts(call: Call, out: TensorType, target: Target) -> int | None:
+    """The parts of a convolution, but for those that tensor cores compute with channels last, which
+    have parts of their own (`families/tensor_cores/decomposition.py`)."""
+    has_channels_last = target.kind == "cuda" and channels_of(call, out, target) is not None
+    return None if has_channels_last else parts_of(call, out, target)
+
+
 CONVOLUTION = replace(
-    CONTRACTION, operators=("conv2d",), algorithm=Algorithm("conv2d", parts_of, in_parts)
+    CONTRACTION, operators=("conv2d",), algorithm=Algorithm("conv2d", _conv_parts, in_parts)
 )
 
 ROWS = (CONTRACTION, CONVOLUTION)

@@ -7,8 +7,11 @@ vector. A reduction is computed by one thread. The program is that of CPUs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tensorkiln.arith import simplify
-from tensorkiln.families.loops.program import Flat, OutputRegion, regions_of
+from tensorkiln.families.loops.program import ChannelsLast, Flat, OutputRegion, regions_of
+from tensorkiln.families.loops.schedule import innermost
 from tensorkiln.ir.expr import IntImm, Var, int_value
 from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, seq
 from tensorkiln.ir.visit import walk_stmt
@@ -28,6 +31,7 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
     regions = regions_of(group, target)
     body = seq(*map(_in_loops, regions))
     s = Schedule(PrimFunc(group.name, group.params, body, inplace=inplace_params(group)), check)
+    _vectors_of_channels(s, regions, group)
     nests = [_nest(s, loop) for loop in s.loops() if s.parent(loop) is None]
     for nest in nests:
         if len(regions) == 1 and isinstance(regions[0], Flat):
@@ -37,6 +41,19 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
     for name in dict.fromkeys(buffer_names):
         s.set_scope(name, "register")
     return s
+
+
+def _vectors_of_channels(s: Schedule, regions: Sequence[OutputRegion], group: Group) -> None:
+    """Vectorize the loops over channels, where those of a pixel are neighbours in memory."""
+    for r in regions:
+        lanes = _lanes(group)
+        while isinstance(r, ChannelsLast) and lanes > 1:
+            if r.has_vectors(lanes):
+                (loop,) = s.loops(role=r.named("channel"))
+                vectors: Split = s.split(loop, lanes)
+                innermost(s, vectors.inner)
+                break
+            lanes //= 2
 
 
 def _in_loops(r: OutputRegion) -> Stmt:
@@ -53,6 +70,8 @@ def _nest(s: Schedule, loop: str) -> list[str]:
     among them, because its initialization stands beside them."""
     nest = [loop]
     while len(inside := s.children(nest[-1])) == 1 and inside[0] in s.loops():
+        if s.loop(inside[0]).kind != "serial":  # the lanes of a vector
+            break
         nest.append(inside[0])
     return nest
 

@@ -29,9 +29,15 @@ from tensorkiln.ir.expr import (
 from tensorkiln.ir.relax import RVar, TensorType, Value
 from tensorkiln.ir.stmt import If, PrimFunc, Seq, Stmt, Store, seq
 from tensorkiln.ir.visit import free_vars
-from tensorkiln.kernels.layouts import is_blocked
+from tensorkiln.kernels.layouts import is_blocked, is_channels_last
 from tensorkiln.ops.op import Element
-from tensorkiln.schedule.access import blocked_loads, in_memory_order, lanes_ok, simplify_value
+from tensorkiln.schedule.access import (
+    blocked_loads,
+    has_vector_loads,
+    in_memory_order,
+    lanes_ok,
+    simplify_value,
+)
 from tensorkiln.schedule.build import PARALLEL_WORK, around, border_of, nest
 from tensorkiln.schedule.group import Group, inplace_params, product
 from tensorkiln.schedule.reductions import Loops, reductions_of, with_reductions
@@ -80,6 +86,8 @@ def _region(
         kind = Flat
     elif t.layout is not None and t.ndim == 4 and _is_blocked(group, shape, offset):
         kind = Blocked
+    elif is_channels_last(t):
+        kind = ChannelsLast
     elif not offset and _merged_from(group) is not None:
         kind = Merged
     else:
@@ -330,6 +338,32 @@ class Blocked(OutputRegion):
         return int_value(n) is None or work * _cost(self.group) > PARALLEL_WORK
 
 
+class ChannelsLast(OutputRegion):
+    """for image, row, column: for channel: out[image, row, column, channel] = value."""
+
+    def stmt(self) -> Stmt:
+        """The plain loops."""
+        names = [self.named(x) for x in "ihwc"]
+        n, h, w, c = map(Var, names)
+        value = simplify_value(self.element((n, c, h, w)), {})
+        self.reduces = bool(reductions_of(value))
+        extents = [self.shape[0], *self.shape[2:], self.shape[1]]
+        roles = [self.named(x) for x in ("outer", "outer", "outer", "channel")]
+        body = with_reductions(Store(self.group.out, self.place((n, c, h, w)), value), 1)
+        return around(list(zip((n, h, w, c), extents, roles, strict=True)), body)
+
+    def has_vectors(self, lanes: int) -> bool:
+        """Whether so many neighbouring channels can be computed as one vector."""
+        channels, (n, h, w, step, lane) = (
+            int_value(self.shape[1]),
+            map(Var, ("n", "h", "w", "s", "l")),
+        )
+        if channels is None or channels % lanes:
+            return False
+        value = self.element((n, step * lanes + lane, h, w))
+        return has_vector_loads(simplify_value(value, {lane: (0, lanes - 1)}), lane)
+
+
 class RowMajor(OutputRegion):
     """for each index: out[index] = value(index).
 
@@ -398,11 +432,12 @@ class PaddedRegion(OutputRegion):
                 inside.append(binary("ge", i, lo))
                 inside.append(i < simplify(lo + self.shape[d]))
         local = tuple(simplify(i - self.offset.get(d, 0)) for d, i in enumerate(index))
-        store = Store(out, physical, simplify_value(self.element(local), {}))
+        place = self.group.store_index(index) if is_channels_last(self.t) else physical
+        store = Store(out, place, simplify_value(self.element(local), {}))
         body = with_reductions(store, 1)
         if not inside:
             return body
-        zero = None if self.offset else Store(out, physical, const(0, out.dtype))
+        zero = None if self.offset else Store(out, place, const(0, out.dtype))
         return If(simplify(logical_and(*inside)), body, zero)
 
     @property

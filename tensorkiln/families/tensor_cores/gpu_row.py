@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from tensorkiln.base.element_types import BYTE_TYPES, HALF_TYPES
-from tensorkiln.families.contraction.costs import LEAST_ROWS
+from tensorkiln.families.contraction.costs import LEAST_OUTPUTS, LEAST_ROWS, parts_of
+from tensorkiln.families.tensor_cores.decomposition import in_channel_parts, with_channels
 from tensorkiln.ir.device_instructions import WARP_THREADS
 from tensorkiln.ir.dtype import FLOAT32
-from tensorkiln.ir.relax import Call, TensorType
-from tensorkiln.kernels.family import Family, operators_of
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.relax import Binding, Call, Constant, TensorType
+from tensorkiln.kernels.family import Algorithm, Family, Layouts, Rewriter, operators_of
 from tensorkiln.kernels.fusion import elementwise_epilogue, light
+from tensorkiln.kernels.layouts import CHANNELS_LAST, TAPS_FIRST, is_channels_last
 from tensorkiln.target import Target
 from tensorkiln.target.capability import copies_ahead, least_capability, most_shared
 from tensorkiln.target.gpus import TENSOR_CORES
@@ -29,6 +33,11 @@ _TERMS = 64  # bytes of terms that a tile gets at a time
 MMA_TERMS = 32  # bytes of terms of one instruction
 PAD = 16  # bytes behind each row of shared memory
 _SUM = 4  # bytes of a sum
+Rewrite = Callable[[Binding, int, Rewriter], Call]
+_VECTORS = 4, 8  # floats of 16 bits that a thread copies at once
+# Channels of a part of a convolution, which fill the rounds of a product, and the most parts: one
+# kernel adds all.
+_PART, _MOST_PARTS = 64, 16
 
 
 _OF_SYSTEM = 1 << 10  # bytes of shared memory of each block that the system takes
@@ -159,13 +168,87 @@ def _fits(call: Call, out: TensorType, target: Target) -> bool:
     return least_capability(target) >= TENSOR_CORES[left_type]
 
 
+def channels_of(call: Call, out: TensorType, target: Target) -> int | None:
+    """The channels of each group with which a convolution of floats of 16 bits is computed with
+    channels last, so that the terms of a tap are neighbours in memory, in whole vectors: its own,
+    or a few more. None for other calls, and for those of several groups of few outputs."""
+    if call.op != "conv2d" or not _fits(call, out, target) or not _is_of_halves(call, out):
+        return None
+    sizes = [int_value(n) for t in _images(call) for n in t.shape[1:]]
+    outputs, groups = int_value(out.shape[1]) or 0, call.attrs.groups
+    enough = LEAST_ROWS if groups == 1 else LEAST_OUTPUTS
+    if None in sizes or 0 in sizes or outputs // groups < enough:
+        return None
+    channels = int_value(_images(call)[1].shape[1]) or 0
+    whole = _whole_vectors(channels, groups)
+    return whole if groups == 1 or whole == channels else None
+
+
+def _whole_vectors(channels: int, groups: int) -> int:
+    """The least whole vectors of channels; smaller vectors are for images of few channels."""
+    if channels <= _VECTORS[0] and groups == 1:
+        return _VECTORS[0]
+    return -(-channels // _VECTORS[1]) * _VECTORS[1]
+
+
+def _images(call: Call) -> tuple[TensorType, TensorType]:
+    """The types of the image and the weights of a convolution."""
+    x, w = (a.type for a in call.args[:2])
+    assert isinstance(x, TensorType) and isinstance(w, TensorType)
+    return x, w
+
+
+def _is_of_halves(call: Call, out: TensorType) -> bool:
+    """Whether a convolution multiplies floats of 16 bits, of weights as they come."""
+    x, w = _images(call)
+    is_half = x.dtype == w.dtype and x.dtype.is_half and out.dtype.sums == FLOAT32
+    return is_half and call.attrs.get("channel_window") is None
+
+
+def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
+    """Channels last, if they are whole vectors."""
+    if call.op != "conv2d":
+        return None
+    if channels_of(call, out, target) != int_value(_images(call)[1].shape[1]):
+        return None
+    bias = (None,) * (len(call.args) - 2)
+    return Layouts((CHANNELS_LAST, TAPS_FIRST, *bias), CHANNELS_LAST)
+
+
+def _rewrite(call: Call, out: TensorType, target: Target) -> tuple[Rewrite, int] | None:
+    """How a convolution with constant weights is computed by another one, or several
+    (`decomposition.py`): with more channels, or in parts. None for neither."""
+    count = channels_of(call, out, target)
+    if count is None or not isinstance(call.args[1], Constant):
+        return None
+    if count > call.args[1].array.shape[1]:
+        return with_channels, count
+    parts = parts_of(call, out, target, _PART, _MOST_PARTS)
+    return None if parts is None else (in_channel_parts, parts)
+
+
+def _rewritten(b: Binding, choice: tuple[Rewrite, int], rewriter: Rewriter) -> Call:
+    rewrite, count = choice
+    return rewrite(b, count, rewriter)
+
+
+def apart(call: Call, operand: int, before: Sequence[Binding], target: Target) -> bool:
+    """Whether an operand is to be computed by a kernel of its own: with channels last, hardware
+    copies it while threads multiply."""
+    x = call.args[0].type
+    return call.op == "conv2d" and isinstance(x, TensorType) and is_channels_last(x)
+
+
 CONTRACTION = Family(
     op_class="gpu_tensor_cores",
     operators=operators_of("contraction"),
     fits=_fits,
+    layouts=_layouts,
     epilogue=elementwise_epilogue,
     prologue=light,
+    apart=apart,
     inplace=True,
+    algorithm=Algorithm("conv2d", _rewrite, _rewritten),
     devices=("cuda",),
     before=("contraction",),
 )

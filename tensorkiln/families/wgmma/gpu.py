@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tensorkiln.arith import simplify
+from tensorkiln.arith import affine, simplify
 from tensorkiln.families.tensor_cores.factors import (
     ROUND,
     Factor,
@@ -43,14 +43,31 @@ from tensorkiln.ir.device_instructions import (
     warpgroup_mma_name,
 )
 from tensorkiln.ir.dtype import FLOAT32
-from tensorkiln.ir.expr import Broadcast, Expr, IntImm, Shuffle, const, int_value, intrin
+from tensorkiln.ir.expr import (
+    Broadcast,
+    Expr,
+    IntImm,
+    Shuffle,
+    Var,
+    as_expr,
+    const,
+    int_value,
+    intrin,
+)
 from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
-from tensorkiln.ir.visit import free_vars
+from tensorkiln.ir.visit import free_vars, substitute
 from tensorkiln.schedule.build import lane_ramp, loop, nest, within
 from tensorkiln.schedule.gpu.block import each_thread
 from tensorkiln.schedule.gpu.grid import bind_threads
+from tensorkiln.schedule.gpu.guards import guarded_load
 from tensorkiln.schedule.gpu.products import Product
-from tensorkiln.schedule.gpu.tiles import Side, TiledProduct, bind_tiles, tiled_product
+from tensorkiln.schedule.gpu.tiles import (
+    Side,
+    TiledProduct,
+    bind_tiles,
+    split_index,
+    tiled_product,
+)
 from tensorkiln.schedule.group import Group, inplace_params, product
 from tensorkiln.schedule.intrin.fragments import SUMS, warpgroup_sums
 from tensorkiln.schedule.intrin.warpgroup import swizzled, whole_rows
@@ -64,6 +81,7 @@ _PIECE = 16  # bytes of which hardware copies many
 # Vectors that a thread computes before it stores them, so that it waits together for what it loads
 # for them: what is loaded may be where it stores.
 _AT_ONCE = 8
+_IMAGE = 4  # dimensions
 
 
 def schedule(group: Group, target: Target, check: bool = False) -> Schedule | None:
@@ -108,16 +126,33 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
 
 
 def _is_matrix(factor: Factor, of: TiledProduct) -> bool:
-    """Whether a factor is copied as it is, from a tensor that has one dimension for its rows or
-    columns, and one for its terms, in pieces of 16 bytes."""
-    value = factor.side.value
+    """Whether a factor is copied as it is, in pieces of 16 bytes, from a tensor with a dimension
+    for its rows or columns, which follow each other there, and another one for its terms."""
+    value, axes = factor.side.value, factor.side.axes
     if not isinstance(value, Load) or factor.how.lanes * value.dtype.bytes != _PIECE:
         return False
-    counts = []
-    for axes in (factor.side.axes, of.p.terms):
-        variables = {var for var, _ in axes}
-        counts.append(sum(not variables.isdisjoint(free_vars(i)) for i in value.indices))
-    return counts == [1, 1] and int_value(value.buffer.shape[-1]) != 1
+    rows, terms = ({var for var, _ in x} for x in (axes, of.p.terms))
+    of_rows = [i for i in value.indices if not rows.isdisjoint(free_vars(i))]
+    of_terms = [i for i in value.indices if not terms.isdisjoint(free_vars(i))]
+    if len(of_rows) != 1 or not of_terms or of_rows[0] in of_terms:
+        return False
+    position = Var("position")
+    place = simplify(substitute(of_rows[0], split_index(axes, position)))
+    linear = affine(place, (position,))
+    follows = linear is not None and int_value(as_expr(linear[0].get(position, 0))) == 1
+    return follows and int_value(value.buffer.shape[-1]) != 1
+
+
+def _is_windows(factor: Factor) -> bool:
+    """Whether a factor is copied from images of known sizes with channels last, which fill the
+    terms of a round."""
+    guarded = guarded_load(factor.side.value)
+    load = factor.side.value if guarded is None else guarded[1]
+    if not isinstance(load, Load) or len(load.buffer.shape) != _IMAGE:
+        return False
+    sizes, copying = [int_value(n) for n in load.buffer.shape], factor.how
+    in_pieces = copying.lanes * load.dtype.bytes == _PIECE and not copying.transposed
+    return in_pieces and None not in sizes and (sizes[-1] or 0) % WARPGROUP_TERMS == 0
 
 
 def _copies(
@@ -126,12 +161,13 @@ def _copies(
     """Who copies the factors (`matmul_copies`). Where the target does not say: hardware, if both
     are matrices, which reached 94% of cuBLAS at 4096 on an H100 where threads reached 72%; a warp
     of its own that computes addresses is the slowest, 57%. All threads do where a block has no room
-    for a further warp."""
+    for a further warp. Windows of images are copied by hardware, too."""
     thread_limit, copies = target["max_num_threads"], target["matmul_copies"]
     assert isinstance(thread_limit, int)
     if tile.threads + WARP_THREADS > thread_limit:
         return "threads"
-    return str(copies or ("tma" if all(_is_matrix(f, of) for f in factors) else "threads"))
+    by_hardware = all(_is_matrix(f, of) or _is_windows(f) for f in factors)
+    return str(copies or ("tma" if by_hardware else "threads"))
 
 
 class _WarpgroupTiles:

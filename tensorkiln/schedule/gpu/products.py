@@ -13,8 +13,9 @@ from tensorkiln.arith import simplify
 from tensorkiln.families.contraction.costs import LEAST_OUTPUTS
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Binary, Expr, IntImm, Reduce, Var, int_value
-from tensorkiln.ir.visit import free_vars, substitute
-from tensorkiln.schedule.access import simplify_value
+from tensorkiln.ir.visit import free_vars, loads, substitute
+from tensorkiln.kernels.layouts import is_channels_last
+from tensorkiln.schedule.access import lane_stride, simplify_value
 from tensorkiln.schedule.group import Group, product
 from tensorkiln.schedule.reductions import reductions_of
 
@@ -34,11 +35,7 @@ class Product:
     rows: Axes
     columns: Axes
     batch: Axes
-
-    @property
-    def terms(self) -> Axes:
-        """The variables over which the sum runs, with their extents."""
-        return self.total.axes
+    terms: Axes  # the variables over which the sum runs, with their extents
 
     @property
     def dtype(self) -> DType:
@@ -50,15 +47,10 @@ def product_of(group: Group) -> Product | None:
     """The product that a group computes; None if its elements are not functions of one sum of
     products."""
     t = group.out_type
-    if t.layout is not None or group.calls[group.out_var].op == "concat":
+    is_plain = t.layout is None
+    if not (is_plain or is_channels_last(t)) or group.calls[group.out_var].op == "concat":
         return None
-    axes: list[tuple[Var, Expr]] = [(Var(f"i{d}"), e) for d, e in enumerate(t.shape)]
-    index: list[Expr] = [var for var, _ in axes]
-    bounds = {}
-    if (outputs := _outputs_of_group(group)) is not None:
-        groups, var = Var("g"), axes[1][0]
-        axes[1:2] = [(groups, simplify(t.shape[1] // outputs)), (var, IntImm(outputs))]
-        index[1], bounds = groups * outputs + var, {var: (0, outputs - 1)}
+    axes, index, bounds = _output_axes(group)
     value = simplify_value(group.element(group.out_var)(*index), bounds)
     sums = list(dict.fromkeys(reductions_of(value)))
     if len(sums) != 1 or sums[0].op != "sum" or not isinstance(sums[0].value, Binary):
@@ -75,16 +67,42 @@ def product_of(group: Group) -> Product | None:
     # The last index of the output becomes a column, so that neighbouring threads write neighbours.
     if last in rows:
         left_factor, right_factor, rows, columns = right_factor, left_factor, columns, rows
-    p = Product(tuple(index), value, total, left_factor, right_factor, rows, columns, batch)
+    terms = total.axes if is_plain else _in_memory_order(total.axes, right_factor)
+    p = Product(index, value, total, left_factor, right_factor, rows, columns, batch, terms)
     return _with_one_row(group, p)
 
 
-def _with_one_row(group: Group, p: Product) -> Product:
-    """The product with one row index in place of several (n, s), if all buffers are accessed at n *
-    S + s. Otherwise n and s would be found by division by S, which proofs do not understand for a
-    symbolic S."""
-    if all(int_value(e) is not None for _, e in p.rows[1:]):
-        return p
+def _output_axes(
+    group: Group,
+) -> tuple[list[tuple[Var, Expr]], tuple[Expr, ...], dict[Var, tuple[int, int]]]:
+    """(variables along the output with their extents, in the order of memory; the index of an
+    element in them; what is known of their values). Groups of a convolution have one of their
+    own."""
+    t = group.out_type
+    axes: list[tuple[Var, Expr]] = [(Var(f"i{d}"), e) for d, e in enumerate(t.shape)]
+    index: list[Expr] = [var for var, _ in axes]
+    bounds = {}
+    if (outputs := _outputs_of_group(group)) is not None:
+        groups, var = Var("g"), axes[1][0]
+        axes[1:2] = [(groups, simplify(t.shape[1] // outputs)), (var, IntImm(outputs))]
+        index[1], bounds = groups * outputs + var, {var: (0, outputs - 1)}
+    if is_channels_last(t):
+        axes = [axes[0], *axes[-2:], *axes[1:-2]]
+    return axes, tuple(index), bounds
+
+
+def _in_memory_order(terms: Axes, factor: Expr) -> Axes:
+    """The terms of a sum such that neighbours in the memory of a factor follow each other."""
+    (load,) = loads(factor)
+    return sorted(terms, key=lambda axis: -(lane_stride(load, axis[0]) or 0))
+
+
+def one_index(group: Group, p: Product, value: Expr) -> tuple[dict[Var, Expr], Var] | None:
+    """(zero for each row index of a product but the last, the last) if `value` and the place of an
+    element in memory are the same with one row index in place of several: for (n, s), if all
+    buffers are accessed at n * S + s."""
+    if len(p.rows) < 2:
+        return None
     *outer, (last, _) = p.rows
     row: Expr = IntImm(0)
     for var, extent in p.rows:
@@ -93,8 +111,20 @@ def _with_one_row(group: Group, p: Product) -> Product:
     alike = first | {last: row}
     store_index = group.store_index(p.index)
     merged_index = group.store_index(tuple(substitute(e, alike) for e in p.index))
-    if merged_index != store_index or simplify_value(substitute(p.value, alike), {}) != p.value:
+    if merged_index != store_index or simplify_value(substitute(value, alike), {}) != value:
+        return None
+    return first, last
+
+
+def _with_one_row(group: Group, p: Product) -> Product:
+    """The product with one row index in place of several (`one_index`). Otherwise they would be
+    found by division, which proofs do not understand for a symbolic divisor, and hardware that
+    copies matrices does not either."""
+    is_known = all(int_value(e) is not None for _, e in p.rows[1:])
+    merged = None if is_known and group.out_type.layout is None else one_index(group, p, p.value)
+    if merged is None:
         return p
+    first, last = merged
     value = simplify_value(substitute(p.value, first), {})
     (total,) = dict.fromkeys(reductions_of(value))
     assert isinstance(total.value, Binary) and isinstance(p.total.value, Binary)
@@ -103,7 +133,9 @@ def _with_one_row(group: Group, p: Product) -> Product:
         left_factor, right_factor = right_factor, left_factor
     index = tuple(substitute(e, first) for e in p.index)
     rows = ((last, product(tuple(e for _, e in p.rows))),)
-    return Product(index, value, total, left_factor, right_factor, rows, p.columns, p.batch)
+    return Product(
+        index, value, total, left_factor, right_factor, rows, p.columns, p.batch, p.terms
+    )
 
 
 def _outputs_of_group(group: Group) -> int | None:

@@ -16,7 +16,8 @@ from tensorkiln.ir.stmt import If, Stmt, Store
 from tensorkiln.ir.visit import children, free_vars, loads, substitute, walk
 from tensorkiln.schedule.access import lane_stride, simplify_value
 from tensorkiln.schedule.build import nest
-from tensorkiln.schedule.gpu.products import Axes, Product, product_of
+from tensorkiln.schedule.gpu.guards import guarded_load
+from tensorkiln.schedule.gpu.products import Axes, Product, one_index, product_of
 from tensorkiln.schedule.group import Group, product
 from tensorkiln.schedule.primitives import Schedule, Split
 from tensorkiln.schedule.reductions import replaced
@@ -124,14 +125,23 @@ class TiledProduct:
         (batch, row or column, term); zero beyond the last of either. `lanes` of each, which divide
         its extent, are inside or outside together, so one condition serves a vector."""
         z, first, first_term = start
-        position, term = simplify(first + j), simplify(first_term + k)
         of = self.p
-        values = {
-            **split_index(side.axes, position),
-            **split_index(of.terms, term),
-            **split_index(of.batch, z),
-        }
-        inside = []
+
+        def values(j: Expr, k: Expr) -> dict[Var, Expr]:
+            return {
+                **split_index(side.axes, simplify(first + j)),
+                **split_index(of.terms, simplify(first_term + k)),
+                **split_index(of.batch, z),
+            }
+
+        inside, value = [], side.value
+        if self.group.out_type.layout is not None and (guarded := guarded_load(value)) is not None:
+            # A vector of channels is inside of the image, or all of it is outside.
+            cond, value = guarded
+            first_lanes = values(
+                *(i // n * n if n > 1 else i for i, n in zip((j, k), lanes, strict=True))
+            )
+            inside.append(simplify(substitute(cond, first_lanes)))
         for whole, size, base, index, count in (
             (side.extent, side.size, first, j, lanes[0]),
             (self.terms, self.depth, first_term, k, lanes[1]),
@@ -140,7 +150,7 @@ class TiledProduct:
                 # The first lane of a vector decides for all.
                 index = index // count * count if count > 1 else index
                 inside.append(simplify(base + index) < whole)
-        element = store(simplify_value(substitute(side.value, values), {}))
+        element = store(simplify_value(substitute(value, values(j, k)), {}))
         return If(logical_and(*inside), element, store(const(0, side.dtype))) if inside else element
 
     def finish(
@@ -185,8 +195,9 @@ class TiledProduct:
 
     def _places(self, z: Expr, row: Expr, column: Expr) -> dict[Var, Expr]:
         """The indices of an element of the output."""
-        axes = (self.p.rows, row), (self.p.columns, column), (self.p.batch, z)
-        return {var: i for x, place in axes for var, i in split_index(x, place).items()}
+        axes = (self.p.columns, column), (self.p.batch, z)
+        places = {var: i for x, place in axes for var, i in split_index(x, place).items()}
+        return {**self._row_indices(row), **places}
 
     def _if_inside(self, row: Expr, column: Expr, stmt: Stmt) -> Stmt:
         """`stmt`, unless the element is beyond the last row or column."""
@@ -196,6 +207,23 @@ class TiledProduct:
             if int_value(simplify(s.extent % s.size)) != 0
         ]
         return If(logical_and(*inside), stmt) if inside else stmt
+
+    def _row_indices(self, row: Expr) -> dict[Var, Expr]:
+        """The indices of a row of the output."""
+        if self._one_row is None:
+            return split_index(self.p.rows, row)
+        first, last = self._one_row
+        return {**first, last: row}
+
+    @cached_property
+    def _one_row(self) -> tuple[dict[Var, Expr], Var] | None:
+        """`one_index` of what an element of an image with channels last reads beside its sum."""
+        p = self.p
+        if self.group.out_type.layout is None:
+            return None
+        return one_index(
+            self.group, p, simplify_value(replaced(p.value, p.total, const(0, p.dtype)), {})
+        )
 
     @property
     def result_lanes(self) -> int:

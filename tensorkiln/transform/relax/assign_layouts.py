@@ -26,7 +26,7 @@ from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Constant, Function, RVar, TensorType, Tuple, Value
 from tensorkiln.kernels import Layouts, Packed, families
-from tensorkiln.kernels.layouts import channel_blocks
+from tensorkiln.kernels.layouts import image_layout
 from tensorkiln.target import Target, target_in
 
 # Elements by which arrays are compared before all are, and rows that are compared at once: of a
@@ -215,7 +215,7 @@ class _Assign:
         )
 
     def _blocks(self, t: TensorType) -> Layout:
-        return channel_blocks(self.target, t)
+        return image_layout(self.target, t)
 
     def _blocked_operand(self, a: Value) -> Value:
         if self._is_blocked(a):

@@ -215,11 +215,11 @@ class _Fuse:
         if pattern in ("elementwise", "broadcast"):
             return not producer.is_view
         operand = call.args.index(producer.out)
+        # A row-major reshape by itself is free: a view of the memory of its operand.
+        if is_view(b) or self.families.wants_apart(b, operand, producer.bindings, self.target):
+            return False
         if pattern == "injective":
-            # A row-major reshape by itself is free: a view of the memory of its operand.
-            if is_view(b):
-                return False
-            return not self.families.wants_apart(b, operand, producer.bindings, self.target)
+            return True
         return self.families.takes_prologue(b, operand, producer.bindings, self.target)
 
     # -- building the functions ----------------------------------------------------------

@@ -13,8 +13,8 @@ _PRODUCT = re.compile(
     r"\{([^}]*)\}, (\$\d+|\{[^}]*\}), \$(\d+), ([01]), 1, 1, ([01])(?:, ([01]))?"
 )
 _BULK = re.compile(
-    r"cp\.async\.bulk\.tensor\.([2-5])d\.shared::cluster\.global\.mbarrier::complete_tx::bytes "
-    r"\[\$0\], \[\$1, \{([^}]*)\}\], \[\$(\d+)\]"
+    r"cp\.async\.bulk\.tensor\.([2-5])d\.shared::cluster\.global(\.im2col)?"
+    r"\.mbarrier::complete_tx::bytes \[\$0\], \[\$1, \{([^}]*)\}\], \[\$(\d+)\](?:, \{([^}]*)\})?"
 )
 _OUTPUTS = ("=f", "=&f")
 _TYPES = {"f16": 0, "bf16": 1}  # as warps.h numbers them
@@ -33,7 +33,7 @@ declare void @emulator_wgmma_wait(i32)
 declare void @emulator_wgmma_used(ptr)
 declare void @emulator_wgmma(ptr, i64, i64, i32, i32, i32)
 declare void @emulator_wgmma_fragment(ptr, ptr, i64, i32, i32, i32)
-declare void @emulator_bulk(i32, ptr, ptr, ptr, ptr)
+declare void @emulator_bulk(i32, ptr, ptr, ptr, ptr, ptr)
 """
 
 
@@ -55,7 +55,7 @@ def translated(line: str, name: str, site: int) -> tuple[str, str]:
     operands: dict[int, str] = {}
     inputs = [b for b in bounds.split(",") if b not in _OUTPUTS and not b.startswith("~")]
     for k, constraint in enumerate(inputs):
-        if constraint in ("l", "r"):
+        if constraint in ("l", "r", "h"):
             operands[outputs + k] = f"%a{k}"
             continue
         body += [f"  %i{k} = getelementptr float, ptr %m, i32 {constraint}"]
@@ -75,22 +75,30 @@ def translated(line: str, name: str, site: int) -> tuple[str, str]:
     )
 
 
-def _copied(rank: str, places: str, barrier: str, types: list[str]) -> list[str]:
+def _copied(
+    rank: str, windows: str | None, places: str, barrier: str, offsets: str | None, types: list[str]
+) -> list[str]:
     """The call for the copy of a box: operands are its destination, the map, an index for each
-    dimension, the innermost first, and a barrier."""
-    count = int(rank)
+    dimension, the innermost first, a barrier and, of windows, the column and row of the tap."""
+    count, taps = int(rank), 2 if windows else 0
     assert places == ", ".join(f"${k + 2}" for k in range(count)) and int(barrier) == count + 2
+    assert (offsets or "") == ", ".join(f"${count + 3 + k}" for k in range(taps))
     shared = "ptr addrspace(3)"
-    assert types == [shared, "ptr", *["i32"] * count, shared], types
+    assert types == [shared, "ptr", *["i32"] * count, shared, *["i16"] * taps], types
     lines = [
         f"  %at = alloca [{count} x i32], align 4",
+        "  %tap = alloca [2 x i16], align 4",
         f"  %to = addrspacecast {shared} %a0 to ptr",
         f"  %b = addrspacecast {shared} %a{barrier} to ptr",
     ]
-    for k in range(count):
-        lines.append(f"  %at{k} = getelementptr i32, ptr %at, i32 {k}")
-        lines.append(f"  store i32 %a{k + 2}, ptr %at{k}, align 4")
-    return [*lines, f"  call void @emulator_bulk(i32 {count}, ptr %to, ptr %a1, ptr %at, ptr %b)"]
+    stored = [(f"%at{k}", "%at", k, "i32", k + 2) for k in range(count)]
+    stored += [(f"%tap{k}", "%tap", k, "i16", count + 3 + k) for k in range(taps)]
+    for name, array, k, t, operand in stored:
+        lines.append(f"  {name} = getelementptr {t}, ptr {array}, i32 {k}")
+        lines.append(f"  store {t} %a{operand}, ptr {name}")
+    tap = "%tap" if taps else "null"
+    call = f"@emulator_bulk(i32 {count}, ptr %to, ptr %a1, ptr %at, ptr %b, ptr {tap})"
+    return [*lines, f"  call void {call}"]
 
 
 def _step(step: str, operands: dict[int, str], outputs: int, site: int) -> list[str]:

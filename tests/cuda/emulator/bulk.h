@@ -18,6 +18,7 @@ typedef struct bulk {
     char *to;
     tensor_map map;
     int at[MOST_DIMS];
+    int tap[2]; /* of windows: column and row */
     unsigned turn;
 } bulk;
 
@@ -45,23 +46,55 @@ static unsigned long place_of_byte(const bulk *c, unsigned long at)
     return c->map.swizzle ? p ^ ((p >> 7 & (c->map.swizzle / 16 - 1u)) << 4) : p;
 }
 
+/* How many windows there are along columns (0) or rows (1). */
+static long windows_along(const tensor_map *m, int d)
+{
+    return ((long)m->dims[d + 1] - 1 + m->upper[d] - m->lower[d]) / m->steps[d] + 1;
+}
+
+/* The place of a pixel of windows of images: those of a row one after the other, then the next row, then
+ * the next image, from the first window on; 0 if that is none. */
+static int place_of_pixel(const bulk *c, long pixel, long place[3])
+{
+    const tensor_map *const m = &c->map;
+    const long columns = windows_along(m, 0), rows = windows_along(m, 1);
+    const long column = c->at[1] - m->lower[0], row = c->at[2] - m->lower[1];
+    if (column < 0 || row < 0 || c->at[3] < 0 || column % m->steps[0] || row % m->steps[1] ||
+        column / m->steps[0] >= columns || row / m->steps[1] >= rows)
+        return 0;
+    const long number = (c->at[3] * rows + row / m->steps[1]) * columns + column / m->steps[0] + pixel;
+    place[0] = m->lower[0] + number % columns * m->steps[0] + c->tap[0];
+    place[1] = m->lower[1] + number / columns % rows * m->steps[1] + c->tap[1];
+    place[2] = number / columns / rows;
+    return 1;
+}
+
+/* The element of the tensor for element k of a box, or of windows; NULL: outside. */
+static const char *source_of(const bulk *c, unsigned long k)
+{
+    const tensor_map *const m = &c->map;
+    const char *from = (const char *)(uintptr_t)m->address;
+    int inside = 1;
+    long place[3], rest = (long)k;
+    const int is_windows = m->steps[0] > 0;
+    if (is_windows)
+        place_of_pixel(c, (long)k / m->box[0], place);
+    for (int d = 0; d < m->rank; d++) {
+        const long index = is_windows && d ? place[d - 1] : c->at[d] + rest % m->box[d];
+        rest /= is_windows ? 1 : m->box[d];
+        inside &= index >= 0 && (uint64_t)index < m->dims[d];
+        from += index * (long)(d ? m->strides[d - 1] : m->element);
+    }
+    return inside ? from : NULL;
+}
+
 /* Do something with each element of a box: its place in shared memory, and in the tensor; NULL: outside. */
 static void for_each_element(const bulk *c, void (*what)(const bulk *, unsigned long, const char *))
 {
     const tensor_map *const m = &c->map;
     const unsigned long count = bytes_of_box(m) / m->element;
-    for (unsigned long k = 0; k < count && !fault; k++) {
-        unsigned long rest = k;
-        const char *from = (const char *)(uintptr_t)m->address;
-        int inside = 1;
-        for (int d = 0; d < m->rank; d++) {
-            const long index = (long)c->at[d] + (long)(rest % m->box[d]);
-            rest /= m->box[d];
-            inside &= index >= 0 && (uint64_t)index < m->dims[d];
-            from += index * (long)(d ? m->strides[d - 1] : m->element);
-        }
-        what(c, place_of_byte(c, k * m->element), inside ? from : NULL);
-    }
+    for (unsigned long k = 0; k < count && !fault; k++)
+        what(c, place_of_byte(c, k * m->element), source_of(c, k));
 }
 
 static void check_element(const bulk *c, unsigned long to, const char *from)
@@ -148,16 +181,25 @@ uint64_t nvvm_mbarrier_arrive_expect_tx_scope_cta_space_cta(const char *p, unsig
     return nvvm_mbarrier_arrive_shared(p);
 }
 
-/* Begin to copy the box at `at`, innermost index first, of a tensor of so many dimensions. */
-void emulator_bulk(int rank, char *to, const char *map, const int *at, const char *barrier)
+/* Begin to copy the box at `at`, innermost index first, of a tensor of so many dimensions; or, with a tap,
+ * windows of images from the one at `at` on. */
+void emulator_bulk(int rank, char *to, const char *map, const int *at, const char *barrier,
+                   const int16_t *tap)
 {
     bulk c = {.thread = running, .b = usable(barrier), .to = to};
     memcpy(&c.map, map, sizeof c.map);
     memcpy(c.at, at, (size_t)rank * sizeof *at);
     c.turn = c.b->turn;
-    if (c.map.kind != MAP_KIND || c.map.rank != rank)
+    if (tap)
+        c.tap[0] = (uint8_t)tap[0], c.tap[1] = (uint8_t)tap[1];
+    if (c.map.kind != MAP_KIND || c.map.rank != rank || !tap != !c.map.steps[0])
         FAIL(OPERAND, "%s copies a box of a tensor of %d dimensions by what is no map of one",
              thread_name(own_number()), rank);
+    long place[3];
+    if (tap && (!place_of_pixel(&c, 0, place) || tap[0] < 0 || tap[0] > 255 || tap[1] < 0 || tap[1] > 255))
+        FAIL(OPERAND, "%s copies windows from column %d and row %d of image %d on, tap %d %d, where there "
+                      "is none",
+             thread_name(own_number()), c.at[1], c.at[2], c.at[3], tap[0], tap[1]);
     const unsigned bytes = bytes_of_box(&c.map);
     if (to < shared || to + bytes > shared + shared_bytes)
         FAIL(SHARED_BOUNDS, "%s copies a box of %u bytes to %ld of %u bytes of shared memory",
@@ -198,4 +240,14 @@ int emulator_tensor_map(void *map, int type, unsigned rank, uint64_t address, co
 {
     static const uint32_t ones[MOST_DIMS] = {1, 1, 1, 1, 1};
     return encode_tensor_map(map, type, rank, address, dims, strides, box, ones, 0, swizzle, 0, 0);
+}
+
+/* The same for windows of images. */
+int emulator_windows(void *map, int type, unsigned rank, uint64_t address, const uint64_t *dims,
+                     const uint64_t *strides, const uint32_t *box, const int *lower, const int *upper,
+                     const int *steps, int swizzle)
+{
+    const uint32_t each[4] = {1, (uint32_t)steps[0], (uint32_t)steps[1], 1};
+    return encode_windows(map, type, rank, address, dims, strides, lower, upper, box[0], box[1], each, 0,
+                          swizzle, 0, 0);
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from tensorkiln.codegen.host.tensor_maps import MAP_BYTES, MAPPED_TYPES, TensorMap
-from tensorkiln.codegen.ptx.boxes import SOURCE_ALIGN
+from tensorkiln.codegen.ptx.box_pieces import SOURCE_ALIGN
 from tests.cuda.emulator.build import FAULTS, build
 
 FORWARD, BACKWARD, RANDOM = 0, 1, 2
@@ -139,7 +139,9 @@ class Emulated:
         m = map_argument.map
         dims, strides = ([s.at(map_argument.args) for s in sizes] for sizes in (m.dims, m.strides))
         if start % SOURCE_ALIGN == 0 and all(dims):
-            is_valid = self.library.emulator_tensor_map(
+            windows = () if m.window is None else (m.window.lower, m.window.upper, m.window.steps)
+            encode = self.library["emulator_windows" if windows else "emulator_tensor_map"]
+            is_valid = encode(
                 inside,
                 MAPPED_TYPES[m.dtype],
                 len(dims),
@@ -147,6 +149,7 @@ class Emulated:
                 (ctypes.c_uint64 * len(dims))(*dims),
                 (ctypes.c_uint64 * len(strides))(*strides),
                 (ctypes.c_uint32 * len(dims))(*m.box),
+                *((ctypes.c_int * len(x))(*x) for x in windows),
                 CU_TENSOR_MAP_SWIZZLE_128B,
             )
             assert is_valid, m

@@ -21,7 +21,9 @@ typedef struct tensor_map {
     uint64_t address;
     uint64_t dims[MOST_DIMS];
     uint64_t strides[MOST_DIMS - 1];
-    uint16_t box[MOST_DIMS];
+    uint16_t box[MOST_DIMS]; /* of windows: channels and pixels */
+    int8_t lower[2], upper[2]; /* of windows, along columns and rows */
+    uint8_t steps[2];          /* 0: a box */
 } tensor_map;
 
 typedef char a_map_fits[sizeof(tensor_map) <= MAP_BYTES ? 1 : -1];
@@ -66,6 +68,34 @@ static inline int encode_tensor_map(void *map, int type, uint32_t rank, uint64_t
         return 0;
     memset(map, 0, MAP_BYTES);
     memcpy(map, &made, sizeof made);
+    return 1;
+}
+
+/* Make a map of windows of images [N, H, W, C] (cuTensorMapEncodeIm2col): corners are of 8 bits for 4
+ * dimensions; at most 256 channels and 1024 pixels, and 8 from one window to the next. 0 if an argument
+ * breaks a rule. */
+static inline int encode_windows(void *map, int type, uint32_t rank, uint64_t address,
+                                 const uint64_t *dims, const uint64_t *strides, const int *lower,
+                                 const int *upper, uint32_t channels, uint32_t pixels,
+                                 const uint32_t *steps, int interleave, int swizzle, int promotion,
+                                 int fill)
+{
+    const uint32_t box[4] = {channels, 1, 1, 1}, ones[4] = {1, 1, 1, 1};
+    if (rank != 4 || !pixels || pixels > 1024 || steps[0] != 1 || steps[3] != 1 ||
+        !encode_tensor_map(map, type, rank, address, dims, strides, box, ones, interleave, swizzle,
+                           promotion, fill))
+        return 0;
+    tensor_map *const made = map;
+    made->box[1] = (uint16_t)pixels;
+    for (int d = 0; d < 2; d++) {
+        const long size = (long)dims[d + 1];
+        if (lower[d] < -128 || lower[d] > 127 || upper[d] < -128 || upper[d] > 127 ||
+            !steps[d + 1] || steps[d + 1] > 8 || size - 1 + upper[d] < lower[d])
+            return 0;
+        made->lower[d] = (int8_t)lower[d];
+        made->upper[d] = (int8_t)upper[d];
+        made->steps[d] = (uint8_t)steps[d + 1];
+    }
     return 1;
 }
 
