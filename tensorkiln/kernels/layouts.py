@@ -23,7 +23,7 @@ from tensorkiln.target.rates import has_fast_pairs
 # The least rows for which tiles are used. A tile of 4 rows loads as many bytes of weights as the
 # vector kernel, which for fewer rows is as fast as weights come from memory.
 TILED_ROWS = 4
-# Channels of a pixel of a picture of narrow numbers, at most.
+# Channels of a pixel of a picture of narrow numbers, at most; and of images with few channels.
 PIXEL = 4
 CHANNELS_LAST = Layout.parse("A C D B")
 # Weights of convolutions of such images: a matrix of outputs and channels for each tap.
@@ -53,6 +53,13 @@ def image_layout(target: Target, image: TensorType) -> Layout:
 def is_channels_last(t: TensorType) -> bool:
     """Whether the channels of each pixel of an image are neighbours in memory, all of them."""
     return t.layout == CHANNELS_LAST
+
+
+def has_few_channels(t: TensorType) -> bool:
+    """Whether an image with channels last has so few of them that a vector has those of several
+    pixels of a row."""
+    channels = int_value(t.shape[1])
+    return channels is not None and channels <= PIXEL
 
 
 def has_tile_rows(target: Target, dtype: DType) -> bool:

@@ -20,7 +20,7 @@ from tensorkiln.ir.relax import Call, Constant, Function, RVar, TensorType, Valu
 from tensorkiln.ir.visit_graph import variables
 from tensorkiln.kernels import families
 from tensorkiln.kernels.knobs import ATTRIBUTE, Choices
-from tensorkiln.kernels.layouts import is_channels_last
+from tensorkiln.kernels.layouts import has_few_channels, is_channels_last
 from tensorkiln.ops.op import Element, OpDef, TensorIn
 from tensorkiln.target import Target
 from tensorkiln.target.kinds import KINDS
@@ -42,7 +42,10 @@ def product(extents: tuple[Expr, ...]) -> Expr:
 def view_shape(t: TensorType) -> tuple[Expr, ...]:
     """The shape of a tensor's buffer in a kernel: the physical shape if it has a layout; else its
     own, or (rows, columns) with more than two dimensions. A scalar has shape (1,). An image with
-    channels last is (pixels, channels)."""
+    channels last is (pixels, channels); with few of them (rows, pixels and channels)."""
+    if is_channels_last(t) and has_few_channels(t):
+        n, c, h, w = t.shape
+        return (product((n, h)), product((w, c)))
     if is_channels_last(t):
         return (product((t.shape[0], *t.shape[2:])), t.shape[1])
     if t.layout is not None:
@@ -59,6 +62,9 @@ def view_index(t: TensorType, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return t.memory.physical_index(index)
     if t.ndim <= 2:
         return index or (IntImm(0),)
+    if is_channels_last(t) and has_few_channels(t):
+        n, c, h, w = index
+        return (n * t.shape[2] + h, w * t.shape[1] + c)
     last = 1 if is_channels_last(t) else t.ndim - 1
     row: Expr = IntImm(0)
     for d, (i, n) in enumerate(zip(index, t.shape, strict=True)):
@@ -214,7 +220,8 @@ class Group:
         """Whether the buffer of a parameter has the shape `view_shape`."""
         if not is_channels_last(p.tensor):
             return self.views or p.tensor.layout is not None
-        return not any(_reads_windows(p, call) for call in self.calls.values())
+        of_windows = any(_reads_windows(p, call) for call in self.calls.values())
+        return has_few_channels(p.tensor) or not of_windows
 
     @staticmethod
     def _place(t: TensorType, index: tuple[Expr, ...], viewed: bool) -> tuple[Expr, ...]:

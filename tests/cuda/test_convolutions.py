@@ -98,6 +98,10 @@ CONVS: dict[str, Row] = {
     "groups": Row(conv(80, 64, groups=2, **PAD), (2, 128, 7, 6), SAME),
     "groups of few channels": Row(conv(80, 8, groups=2, **PAD), (2, 16, 7, 6)),
     "parts": Row(conv(64, 256, **PAD), (1, 256, 7, 7), SAME),
+    "one channel": Row(conv(40, 1, **PAD), (2, 1, 9, 10)),
+    "two channels, dilated": Row(conv(40, 2, padding=(1, 2, 1, 2), dilation=(1, 2)), (2, 2, 9, 10)),
+    "four channels": Row(conv(40, 4, 2, strides=(1, 3)), (2, 4, 9, 10)),
+    "colours": Row(conv(10, 3, 1), (1, 3, 9, 10)),
     "few outputs": Row(conv(10, 64, **PAD), (1, 64, 7, 7)),
     "symbolic images": Row(conv(40, 64, **PAD), (N, 64, 5, 6), None, [{"N": 1}, {"N": 3}]),
     "symbolic pixels": Row(conv(40, 72, 1), (N, 72, 5, 6), "matrix", [{"N": 1}, {"N": 5}]),
@@ -213,14 +217,15 @@ def test_images_are_converted_once() -> None:
 
 
 def test_few_channels_get_more() -> None:
+    """A vector has two pixels, so there is an even number of taps and columns."""
     f = laid_out("few channels")
     assert [op for op, _ in layouts(f)] == ["pad", "relayout", "conv2d", "relayout"]
     (image, weights, _) = next(
         b.value for b in f.bindings if isinstance(b.value, Call) and b.value.op == "conv2d"
     ).args
-    assert str(image.type.layout) == "A C D B" and str(weights.type.layout) == "C D A B"  # type: ignore[union-attr]
-    shape = [n.value for n in weights.type.shape]  # type: ignore[union-attr]
-    assert shape == [40, 4, 7, 7]
+    assert str(image.type.layout) == str(weights.type.layout) == "A C D B"  # type: ignore[union-attr]
+    shapes = [[n.value for n in a.type.shape] for a in (image, weights)]  # type: ignore[union-attr]
+    assert shapes == [[2, 4, 23, 22], [40, 4, 7, 8]]
 
 
 @pytest.mark.parametrize(
@@ -263,7 +268,7 @@ def test_what_hardware_copies(name: str) -> None:
     f = kernel(name)
     maps, reasons = tensor_maps_of(device_function(f, Target(HOPPER)))
     expected = CONVS[name].windows
-    if name == "few outputs":
+    if name in ("few outputs", "colours"):
         assert f.op_class == "gpu_tensor_cores" and not maps
         return
     assert f.op_class == "gpu_wgmma" and not reasons

@@ -15,6 +15,7 @@ from tensorkiln.families.loops.schedule import innermost
 from tensorkiln.ir.expr import IntImm, Var, int_value
 from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, seq
 from tensorkiln.ir.visit import walk_stmt
+from tensorkiln.kernels.layouts import has_few_channels
 from tensorkiln.schedule.build import around
 from tensorkiln.schedule.gpu.grid import on_grid
 from tensorkiln.schedule.group import Group, inplace_params
@@ -47,6 +48,10 @@ def _vectors_of_channels(s: Schedule, regions: Sequence[OutputRegion], group: Gr
     """Vectorize the loops over channels, where those of a pixel are neighbours in memory."""
     for r in regions:
         lanes = _lanes(group)
+        if isinstance(r, ChannelsLast) and has_few_channels(group.out_type):
+            # All channels of a pixel in one thread, which stores them at once.
+            innermost(s, *s.loops(role=r.named("channel")))
+            continue
         while isinstance(r, ChannelsLast) and lanes > 1:
             if r.has_vectors(lanes):
                 (loop,) = s.loops(role=r.named("channel"))

@@ -15,22 +15,46 @@ import numpy as np
 
 from tensorkiln.families.contraction.decomposition import grouped, widened
 from tensorkiln.ir.expr import Expr, int_value
-from tensorkiln.ir.relax import Binding, Call, Constant, RVar, Value, constant
+from tensorkiln.ir.relax import Binding, Call, Constant, RVar, TensorType, Value, constant
 from tensorkiln.kernels.family import Rewriter
+from tensorkiln.kernels.layouts import PIXEL
 from tensorkiln.ops import call as op_call
 
 
 def with_channels(b: Binding, count: int, rewriter: Rewriter) -> Call:
-    """The convolution that takes the place of one with fewer than `count` channels."""
+    """The convolution that takes the place of one with fewer than `count` channels. Of few
+    channels, it has its padding in the image, and a tap more in each row where that makes them
+    even: then vectors have the channels of two pixels."""
     call = b.value
     assert isinstance(call, Call)
     x, w, *bias = call.args
-    assert isinstance(w, Constant)
-    zeros = count - w.array.shape[1]
-    widths = {"before": (0, 0, 0, 0), "after": (0, zeros, 0, 0)}
-    image = rewriter.bind(op_call("pad", x, span=call.span, **widths), f"{b.var.name}_channels")
-    weights = np.pad(w.array, [(0, 0), (0, zeros), (0, 0), (0, 0)])
-    return op_call("conv2d", image, constant(weights, w.name), *bias, span=call.span, **call.attrs)
+    assert isinstance(w, Constant) and isinstance(x.type, TensorType)
+    zeros, attrs = count - w.array.shape[1], dict(call.attrs)
+    before, after, taps = (0, 0, 0, 0), (0, zeros, 0, 0), 0
+    if count <= PIXEL and call.attrs.dilation[1] == 1 and w.array.shape[3] > 1:
+        top, first, bottom, last = call.attrs.padding
+        taps = w.array.shape[3] % 2
+        last += _columns(b, first + last)
+        before, after = (0, 0, top, first), (0, zeros, bottom, last)
+        attrs["padding"] = (0, 0, 0, 0)
+    padded = op_call("pad", x, span=call.span, before=before, after=after)
+    image = rewriter.bind(padded, f"{b.var.name}_channels")
+    weights = np.pad(w.array, [(0, 0), (0, zeros), (0, 0), (0, taps)])
+    return op_call("conv2d", image, constant(weights, w.name), *bias, span=call.span, **attrs)
+
+
+def _columns(b: Binding, padding: int) -> int:
+    """The columns behind the padding of a convolution with which an even number of taps gives as
+    many results; an even number of columns in all, where that can be."""
+    assert isinstance(b.value, Call)
+    width, kernel, results = (
+        int_value(t.shape[3]) or 0  # type: ignore[union-attr]
+        for t in (b.value.args[0].type, b.value.args[1].type, b.var.type)
+    )
+    stride, columns = b.value.attrs.strides[1], width + padding
+    enough = max(0, (results - 1) * stride + kernel + kernel % 2 - columns)
+    fits = range(enough, enough + stride)
+    return next((n for n in fits if (columns + n) % 2 == 0), enough)
 
 
 def in_channel_parts(b: Binding, parts: int, rewriter: Rewriter) -> Call:

@@ -15,7 +15,7 @@ from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Binding, Call, Constant, TensorType
 from tensorkiln.kernels.family import Algorithm, Family, Layouts, Rewriter, operators_of
 from tensorkiln.kernels.fusion import elementwise_epilogue, light
-from tensorkiln.kernels.layouts import CHANNELS_LAST, TAPS_FIRST, is_channels_last
+from tensorkiln.kernels.layouts import CHANNELS_LAST, TAPS_FIRST, has_few_channels, is_channels_last
 from tensorkiln.target import Target
 from tensorkiln.target.capability import copies_ahead, least_capability, most_shared
 from tensorkiln.target.gpus import TENSOR_CORES
@@ -212,7 +212,8 @@ def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
     if channels_of(call, out, target) != int_value(_images(call)[1].shape[1]):
         return None
     bias = (None,) * (len(call.args) - 2)
-    return Layouts((CHANNELS_LAST, TAPS_FIRST, *bias), CHANNELS_LAST)
+    weights = CHANNELS_LAST if has_few_channels(_images(call)[0]) else TAPS_FIRST
+    return Layouts((CHANNELS_LAST, weights, *bias), CHANNELS_LAST)
 
 
 def _rewrite(call: Call, out: TensorType, target: Target) -> tuple[Rewrite, int] | None:

@@ -91,11 +91,7 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     factors = None if contraction is None else factors_of(contraction)
     if contraction is None or factors is None or any(not x.dtype.is_half for x in factors):
         return None
-    rows, columns, batch = (
-        int_value(product(tuple(e for _, e in axes)))
-        for axes in (contraction.rows, contraction.columns, contraction.batch)
-    )
-    tile = warpgroup_tile(rows, columns, batch or 1, target)
+    tile = _tile_of(contraction, target)
     if tile is None:
         return None
     tiles = _WarpgroupTiles(group, contraction, tile, factors, target)
@@ -123,6 +119,15 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     for name in ("sums", "parts", "results"):
         s.set_scope(name, "register")
     return s
+
+
+def _tile_of(p: Product, target: Target) -> WarpgroupTile | None:
+    rows, columns, batch, terms = (
+        int_value(product(tuple(e for _, e in axes)))
+        for axes in (p.rows, p.columns, p.batch, p.terms)
+    )
+    rounds = None if terms is None else -(-terms // WARPGROUP_TERMS)
+    return warpgroup_tile(rows, columns, batch or 1, target, rounds)
 
 
 def _is_matrix(factor: Factor, of: TiledProduct) -> bool:

@@ -28,6 +28,7 @@ _BESIDES = 0.15
 # waits for its products while nobody multiplies, and narrow tiles read more of shared memory.
 # Fitted to a product of 4096 x 768 x 768 on an H200.
 _NARROW, _WIDE = 1.25, 128
+FEW_ROUNDS = 4  # of terms: with so few, a block mostly waits for memory (fitted to ResNet-50)
 _TYPICAL = 512  # rows or columns, where they are not known: those of a sequence, or a batch of some
 _ENOUGH = 33  # rows and columns from which on no smaller tile would do
 _ELEMENT, _SUM = 2, 4  # bytes
@@ -72,19 +73,31 @@ def out_columns(tile: WarpgroupTile, element: int, rounds: int | None, target: T
 
 
 def warpgroup_tile(
-    rows: int | None, columns: int | None, batch: int, target: Target
+    rows: int | None,
+    columns: int | None,
+    batch: int,
+    target: Target,
+    rounds: int | None = None,
 ) -> WarpgroupTile | None:
     """The tile with which a product of these extents, None being unknown, takes the least time.
-    None if it has too few rows or columns, or if blocks of the target are too small."""
+    None if it has too few rows or columns, or if blocks of the target are too small. Of few rounds
+    of terms, blocks have few columns, so that several run at a time: one multiplies while others
+    wait for memory."""
     if any(n is not None and n < _ENOUGH for n in (rows, columns)):
         return None
-    threads, shared = target["max_num_threads"], most_shared(target)
-    assert isinstance(threads, int)
-    tiles = [WarpgroupTile(r * WARPGROUP_ROWS, c) for r in (1, 2) for c in WARPGROUP_COLUMNS]
-    fit = [t for t in tiles if t.threads <= threads and t.shared <= shared]
+    widest = _WIDE if (rounds or FEW_ROUNDS + 1) <= FEW_ROUNDS else WARPGROUP_COLUMNS[-1]
+    fit = [t for t in _tiles(target) if t.columns <= widest]
     extents = rows or _TYPICAL, columns or _TYPICAL
     processors = multiprocessors(target) or 1
     return min(fit, key=lambda t: _time(t, *extents, batch, processors), default=None)
+
+
+def _tiles(target: Target) -> list[WarpgroupTile]:
+    """The tiles that blocks of a target have room for."""
+    threads, shared = target["max_num_threads"], most_shared(target)
+    assert isinstance(threads, int)
+    tiles = [WarpgroupTile(r * WARPGROUP_ROWS, c) for r in (1, 2) for c in WARPGROUP_COLUMNS]
+    return [t for t in tiles if t.threads <= threads and t.shared <= shared]
 
 
 def _time(
