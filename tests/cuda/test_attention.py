@@ -128,6 +128,8 @@ CASES: dict[str, Attention] = {
     "a large head of keys": Attention(1, 1, 20, 20, 240, 16),
     "full device": Attention(16, 8, 20, 40, 16, 16),
     "bool mask": Attention(2, 2, 30, 41, 32, 32, mask="bool", dims=(0, 2, 3)),
+    "bool mask of whole tiles": Attention(1, 2, 128, 128, 32, 32, mask="bool", dims=(2, 3)),
+    "mask of whole tiles": Attention(1, 2, 128, 128, 32, 32, mask="numbers", dims=(2, 3)),
     "bool mask of keys": Attention(2, 2, 30, 64, 32, 32, mask="bool", dims=(0, 3)),
     "mask": Attention(2, 2, 30, 64, 32, 32, mask="numbers"),
     "mask, causal": Attention(1, 2, 64, 32, 32, 32, mask="numbers", dims=(1, 2, 3), causal=True),

@@ -38,6 +38,7 @@ CASES: dict[str, Attention] = {
     "wide values": Attention(1, 1, 33, 70, 64, 128),
     "wide keys": Attention(1, 1, 33, 130, 128, 64, causal=True),
     "bool mask": Attention(1, 2, 40, 141, 64, 64, mask="bool", dims=(1, 2, 3)),
+    "bool mask of whole tiles": Attention(2, 2, 128, 128, 64, 64, mask="bool", dims=(2, 3)),
     "bool mask of keys": Attention(2, 1, 40, 128, 64, 64, mask="bool", dims=(0, 3)),
     "mask, causal": Attention(1, 1, 70, 90, 128, 128, mask="numbers", causal=True),
     "nothing seen is nan": Attention(1, 1, 40, 70, 64, 64, mask="bool", unseen="nan"),

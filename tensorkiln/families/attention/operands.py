@@ -38,7 +38,15 @@ class AttentionOperands:
     def score(self, raw: Expr, b: Expr, h: Expr, s: Expr, t: Expr) -> Expr:
         """scale * raw + mask; minus infinity where a boolean mask is false, or with `causal` where
         key t comes after query s (the last query sees the last key)."""
-        value = raw * const(self.scale, self.dtype)
+        return self.masked(raw * const(self.scale, self.dtype), b, h, s, t)
+
+    @property
+    def adds_mask(self) -> bool:
+        """Whether the mask is a number that is added to each score."""
+        return isinstance(self.mask_type, TensorType) and not self.mask_type.dtype.is_bool
+
+    def masked(self, value: Expr, b: Expr, h: Expr, s: Expr, t: Expr) -> Expr:
+        """As `score`, of scale * raw."""
         if self.mask is not None:
             assert isinstance(self.mask_type, TensorType)
             shape = self.mask_type.shape

@@ -57,7 +57,7 @@ from tensorkiln.schedule.build import lane_ramp, loop, nest, within
 from tensorkiln.schedule.gpu.block import each_thread
 from tensorkiln.schedule.gpu.fragments import chosen, joined, loaded, multiplied
 from tensorkiln.schedule.gpu.grid import bind_threads
-from tensorkiln.schedule.gpu.tiles import adjacent
+from tensorkiln.schedule.gpu.tiles import adjacent, divides
 from tensorkiln.schedule.group import Group, static
 from tensorkiln.schedule.intrin.fragments import LEFT_MATRICES, RIGHT_MATRICES, SUMS
 from tensorkiln.schedule.primitives import Cooperative, Schedule
@@ -68,6 +68,7 @@ _COPY = "copy {}"  # the roles of nests that fill shared memory
 _STORE = "store"  # the role of the nest that stores to the output
 ROUND = "round"  # the role of the loop over tiles of keys
 REGISTER = "register"  # the role of loops over what a thread has in registers
+PAIR = "pair"  # the role of loops over two adjacent keys, for which a thread loads a mask at once
 _KEPT = ("weighted", "top", "total")  # what a thread keeps while the block runs
 _AT_ONCE = 8  # most loads that a thread waits for together: each needs registers
 _FRAGMENT = 8  # elements of a left fragment, and of two right ones
@@ -112,6 +113,8 @@ def divide(
 def bind_registers(s: Schedule) -> None:
     """Bind threads, and put into registers what each of them keeps."""
     bind_threads(s)
+    for name in s.loops(role=PAIR):
+        s.vectorize(name)
     for name in s.loops(role=REGISTER):
         s.unroll(name)
     for name in _KEPT:
@@ -129,8 +132,8 @@ class TensorCoreAttention(AttentionBlocks):
         self.half, self.dtype = self.dtype, FLOAT32  # of operands, and of scores and sums
         depth, self.columns = whole(self.depth), whole(self.width)
         self.terms = depth
-        # Without a mask, products are compared as they are, and scaled in the exponents.
-        self.unscaled = self.mask is None and self.scale > 0
+        # Where no mask is added, products are compared as they are, and scaled in the exponents.
+        self.unscaled = not self.adds_mask and self.scale > 0
         self.exponent = math.log2(math.e) * (self.scale if self.unscaled else 1)
         # Its rows hold queries first, and results in the end.
         self.queries = self._shared("queries", tile.rows, max(depth, self.columns))
@@ -381,18 +384,40 @@ class TensorCoreAttention(AttentionBlocks):
             return self._hide(t, first, first_key, scores, best)
 
         def one(row: Expr, key: Expr, place: tuple[Expr, Expr], r: Expr) -> Stmt:
-            score = simplify_value(self.score(Load(scores, place), b, h, row, key), {})
+            score = Load(scores, place)
+            scaled = score if self.unscaled else score * const(self.scale, self.dtype)
+            value = simplify_value(self.masked(scaled, b, h, row, key), {})
             conds = is_inside(key, self.keys, self.tile.keys)
             conds += is_inside(row, self.rows, self.tile.rows)
-            value = Var("s", self.dtype)
-            greater = Store(best, (r,), _larger(Load(best, (r,)), value))
-            body = Let(value, score, seq(Store(scores, place, value), greater))
-            return If(logical_and(*conds), body, Store(scores, place, hidden)) if conds else body
+            store = Store(scores, place, value)
+            return If(logical_and(*conds), store, Store(scores, place, hidden)) if conds else store
+
+        return seq(
+            self._each_score(t, first, first_key, one, PAIR if self.mask_in_pairs else REGISTER),
+            self._best(t, first, first_key, scores, best),
+        )
+
+    def _best(self, t: Expr, first: Expr, first_key: Expr, scores: Buffer, best: Buffer) -> Stmt:
+        """Find the maximum of each row of a thread."""
+
+        def compare(row: Expr, key: Expr, place: tuple[Expr, Expr], r: Expr) -> Stmt:
+            return Store(best, (r,), _larger(Load(best, (r,)), Load(scores, place)))
 
         return seq(
             self._each_row(lambda r: Store(best, (r,), const(LOWEST, self.dtype))),
-            self._each_score(t, first, first_key, one),
+            self._each_score(t, first, first_key, compare),
         )
+
+    @property
+    def mask_in_pairs(self) -> bool:
+        """Whether a thread can load a mask for two adjacent keys at once, none of them beyond the
+        last tile."""
+        assert self.mask is not None
+        whole = not is_inside(IntImm(0), self.keys, self.tile.keys)
+        whole &= not is_inside(IntImm(0), self.rows, self.tile.rows)
+        index = [Var(n) for n in ("b", "h", "s", "t")]
+        value = self.masked(const(0, self.dtype), *index)
+        return whole and divides(value, ((index[-1], self.keys),), self.keys, _PAIR)
 
     def _hide(self, t: Expr, first: Expr, first_key: Expr, scores: Buffer, best: Buffer) -> Stmt:
         """The same without a mask: only the last tiles of a warp have scores that do not count."""
@@ -407,9 +432,6 @@ class TensorCoreAttention(AttentionBlocks):
                 score = select(inside[0], score, const(float("-inf"), self.dtype))
             return Store(scores, place, simplify_value(score, {}))
 
-        def compare(row: Expr, key: Expr, place: tuple[Expr, Expr], r: Expr) -> Stmt:
-            return Store(best, (r,), _larger(Load(best, (r,)), Load(scores, place)))
-
         last = simplify(first_key + (self.tile.keys - 1))
         beyond = [as_expr(self.keys) <= last for _ in is_inside(last, self.keys, self.tile.keys)]
         if self.causal:
@@ -419,8 +441,7 @@ class TensorCoreAttention(AttentionBlocks):
         return seq(
             None if self.unscaled else self._each_score(t, first, first_key, scale),
             None if hides is None else If(reduce(partial(binary, "or"), beyond), hides),
-            self._each_row(lambda r: Store(best, (r,), const(LOWEST, self.dtype))),
-            self._each_score(t, first, first_key, compare),
+            self._best(t, first, first_key, scores, best),
         )
 
     def _each_score(
@@ -429,8 +450,10 @@ class TensorCoreAttention(AttentionBlocks):
         first: Expr,
         first_key: Expr,
         body: Callable[[Expr, Expr, tuple[Expr, Expr], Expr], Stmt],
+        role: str = REGISTER,
     ) -> Stmt:
-        """`body(query, key, place, row of the thread)` for each score of a thread."""
+        """`body(query, key, place, row of the thread)` for each score of a thread; adjacent ones in
+        loops with this role."""
 
         def one(c: Expr, r: Expr, e: Expr) -> Stmt:
             place = c, simplify(r * _PAIR + e)
@@ -439,7 +462,7 @@ class TensorCoreAttention(AttentionBlocks):
             key = simplify(first_key + c * SUMS.columns + column)
             return body(row, key, place, r)
 
-        return nest(["c", "r", "e"], [self.products, _ROWS, _PAIR], one, [REGISTER] * 3)
+        return nest(["c", "r", "e"], [self.products, _ROWS, _PAIR], one, [REGISTER] * 2 + [role])
 
     def _softmax(self, t: Expr, scores: Buffer, best: Buffer, alpha: Buffer) -> Stmt:
         """Update maxima and sums of exponentials, and replace scores by weights."""
