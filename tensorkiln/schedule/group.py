@@ -75,7 +75,7 @@ def view_index(t: TensorType, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
 def _param_buffer(name: str, t: TensorType, views: bool) -> Buffer:
     """A parameter's buffer, aligned to its element only: callers' tensors are used in place, and
     unaligned vector instructions cost nothing on aligned addresses."""
-    shape = view_shape(t) if views else t.physical_shape
+    shape = view_shape(t) if views or t.ndim <= 2 else t.physical_shape
     return Buffer(name, t.dtype, shape, align=t.dtype.bytes)
 
 
