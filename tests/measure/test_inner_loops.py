@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import string
-
 import pytest
 
 from tensorkiln.base.errors import UnsupportedError
@@ -13,7 +11,6 @@ from tensorkiln.measure.inner_loops import InnerLoop, inner_loops, inner_loops_o
 from tensorkiln.pipeline import relax_passes, tir_passes
 from tensorkiln.target import Target
 from tests.codegen.kernels import TARGETS
-from tests.rotation import rows_in_turn
 from tests.transform.graphs import graph
 
 LEVELS = {
@@ -114,7 +111,6 @@ LAYERS: dict[str, tuple[Build, tuple[int, ...]]] = {
     "attention_128": (_attention, (1, 12, 128, 64)),
     "attention_197": (_attention, (1, 12, 197, 64)),
 }
-IN_TURN = rows_in_turn(LAYERS, family=lambda name: name.rstrip(string.digits))
 MAIN = {
     "conv2d_direct",
     "conv2d_depthwise",
@@ -150,7 +146,7 @@ def _lowered(build: Build, shape: tuple[int, ...], target: Target) -> tuple[Prim
 def test_registers_suffice(level: str) -> None:
     """No layer's main kernel goes to the stack in an innermost loop."""
     target, kernels = LEVELS[level], []
-    for name in IN_TURN:
+    for name in LAYERS:
         build, shape = LAYERS[name]
         options: list[dict[str, int]] = [{"winograd": 0}]
         options += [{"winograd": 4}] if name.startswith("conv3_") else []
@@ -162,7 +158,7 @@ def test_registers_suffice(level: str) -> None:
             kernels += [(name, f) for f in funcs if f.op_class in MAIN]
     kinds = MAIN - {"linear_strassen"} if target.multiplies_by_lane else MAIN
     assert {f.op_class for _, f in kernels} == kinds
-    assert {name for name, _ in kernels} == set(IN_TURN)
+    assert {name for name, _ in kernels} == set(LAYERS)
     shares, crowded = {}, {}
     counted = inner_loops_of([f for _, f in kernels], target)
     for (name, f), loops in zip(kernels, counted, strict=True):
