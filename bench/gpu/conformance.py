@@ -142,12 +142,12 @@ TABLES: dict[str, Table] = {
         f"products by warpgroups, {dtype}, copies by {copies}": Table(
             partial(_products, dtype), {"matmul_copies": copies}, "sm_90a"
         )
-        for dtype in ("float16", "bfloat16")
+        for dtype in HALF_TYPES
         for copies in ("tma", "warp", "threads")
     },
     **{
         f"attention by warpgroups, {dtype}": Table(partial(_attentions, dtype), only="sm_90a")
-        for dtype in ("float16", "bfloat16")
+        for dtype in HALF_TYPES
     },
     "products in parts": Table(_parts),
     **{f"convolutions, {dtype}": Table(partial(_convolutions, dtype)) for dtype in HALF_TYPES},

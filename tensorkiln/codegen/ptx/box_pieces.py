@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from math import prod
 
 from tensorkiln.arith import simplify
-from tensorkiln.codegen.host.tensor_maps import TensorMap
+from tensorkiln.codegen.host.tensor_maps import SWIZZLE_BYTES, TensorMap
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.copies import Copy, copy_of
 from tensorkiln.ir.expr import Binary, Expr, IntImm, Ramp, Var, int_value
 from tensorkiln.ir.stmt import For, If, PrimFunc, Seq, Stmt, Store
 
 SOURCE_ALIGN = 16  # bytes: of the tensor, of its rows and of the pieces of a row
-PATTERN_BYTES = 1024  # of shared memory: eight rows of a box, after which their pattern repeats
+# Rows of a box after which the pattern repeats in which shared memory has their pieces, and bytes.
+PATTERN_ROWS = SWIZZLE_BYTES // SOURCE_ALIGN
+PATTERN_BYTES = PATTERN_ROWS * SWIZZLE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,17 @@ class CopyPiece:
         ranges = itertools.product(*(range(n) for n in self.loops.values()))
         for values in ranges:
             yield dict(zip(self.loops, map(IntImm, values), strict=True))
+
+
+def tensor_pieces(nest: For) -> tuple[list[CopyPiece], Buffer, Buffer]:
+    """(the copies of a nest, the tensor that all are of, where all go). Raises NoBox if there are
+    none, or several tensors."""
+    pieces = list(pieces_of(nest, {}))
+    require(bool(pieces), "it copies nothing")
+    source, into = pieces[0].copy.load.buffer, pieces[0].copy.store.buffer
+    is_uniform = all((p.copy.load.buffer, p.copy.store.buffer) == (source, into) for p in pieces)
+    require(is_uniform, "it copies several tensors")
+    return pieces, source, into
 
 
 def pieces_of(s: Stmt, loops: Mapping[Var, int]) -> Iterator[CopyPiece]:

@@ -27,6 +27,7 @@ from tensorkiln.codegen.host.tensor_maps import (
 from tensorkiln.codegen.llvm.addresses import alignment
 from tensorkiln.codegen.ptx.box_pieces import (
     PATTERN_BYTES,
+    PATTERN_ROWS,
     SOURCE_ALIGN,
     CopyPiece,
     NoBox,
@@ -35,9 +36,9 @@ from tensorkiln.codegen.ptx.box_pieces import (
     first_lane,
     is_zero,
     param_of,
-    pieces_of,
     require,
     require_vectors,
+    tensor_pieces,
 )
 from tensorkiln.codegen.ptx.window_boxes import window_box
 from tensorkiln.ir.buffer import Buffer
@@ -52,7 +53,6 @@ _DIMS = range(2, 6)  # of a tensor
 # Indices are int32, and may be beyond the last one by less than a tile.
 _MOST_DIM, _MOST_STRIDE = (1 << 31) - 1024, 1 << 40
 _PARTS = "it has zeros within the tensor, or reads a part of it"
-_PERMUTED = SWIZZLE_BYTES // SOURCE_ALIGN
 
 
 def boxes_of(f: PrimFunc) -> list[tuple[For, TensorMapBox | str]]:
@@ -89,12 +89,8 @@ def maps_of(boxes: list[tuple[For, TensorMapBox | str]]) -> tuple[TensorMap, ...
 
 
 def _box(f: PrimFunc, nest: For) -> TensorMapBox:
-    pieces = list(pieces_of(nest, {}))
-    require(bool(pieces), "it copies nothing")
+    pieces, source, into = tensor_pieces(nest)
     first = pieces[0].copy
-    source, into = first.load.buffer, first.store.buffer
-    is_uniform = all((p.copy.load.buffer, p.copy.store.buffer) == (source, into) for p in pieces)
-    require(is_uniform, "it copies several tensors")
     param, tensor = param_of(f, source), _tensor(f, source)
     lanes = SOURCE_ALIGN // source.dtype.bytes
     require_vectors(pieces, lanes)
@@ -308,12 +304,12 @@ def _shape(place_of: Mapping[tuple[int, ...], int], lanes: int, size: int) -> tu
     moving = [d for d, n in enumerate(upper[:-1]) if n]
     require(len(moving) == 1, "it is no matrix of two of the tensor's dimensions")
     axis, rows, columns = moving[0], upper[moving[0]] + 1, upper[-1] + lanes
-    whole = rows % _PERMUTED == 0 and rows <= _MOST_ROWS and columns % across == 0
+    whole = rows % PATTERN_ROWS == 0 and rows <= _MOST_ROWS and columns % across == 0
     require(whole, f"{rows} rows of {columns * size} bytes are no boxes")
     require(len(place_of) == rows * (columns // lanes), "it copies a part of a box")
     for coordinates, to in place_of.items():
         row, (box, column) = coordinates[axis], divmod(coordinates[-1], across)
-        piece = column // lanes ^ row % _PERMUTED
+        piece = column // lanes ^ row % PATTERN_ROWS
         in_pattern = to == (box * rows + row) * across + piece * lanes
         require(in_pattern, "it goes to other places in shared memory")
     return rows, axis, columns // across

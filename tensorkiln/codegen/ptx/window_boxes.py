@@ -23,6 +23,7 @@ from tensorkiln.codegen.host.tensor_maps import SWIZZLE_BYTES, PixelWindows, Siz
 from tensorkiln.codegen.llvm.addresses import alignment
 from tensorkiln.codegen.ptx.box_pieces import (
     PATTERN_BYTES,
+    PATTERN_ROWS,
     SOURCE_ALIGN,
     CopyPiece,
     NoBox,
@@ -31,9 +32,9 @@ from tensorkiln.codegen.ptx.box_pieces import (
     first_lane,
     is_zero,
     param_of,
-    pieces_of,
     require,
     require_vectors,
+    tensor_pieces,
 )
 from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Var, int_value, logical_and
 from tensorkiln.ir.stmt import For, PrimFunc, Stmt
@@ -43,18 +44,13 @@ _MOST_ROWS, _MOST_STEP, _MOST_OFFSET = 1024, 8, 255
 _CORNERS = range(-128, 128)
 _MOST_PLACES = 1 << 20  # of windows in a row of blocks that are computed
 _ELSEWHERE = "its pixels are not those of windows, one after the other"
-_PERMUTED = SWIZZLE_BYTES // SOURCE_ALIGN
 
 Values = np.ndarray
 
 
 def window_box(f: PrimFunc, nest: For) -> TensorMapBox:
     """The windows that a nest of copies is. Raises NoBox with the reason why it is none."""
-    pieces = list(pieces_of(nest, {}))
-    require(bool(pieces), "it copies nothing")
-    source, into = pieces[0].copy.load.buffer, pieces[0].copy.store.buffer
-    is_uniform = all((p.copy.load.buffer, p.copy.store.buffer) == (source, into) for p in pieces)
-    require(is_uniform, "it copies several tensors")
+    pieces, source, into = tensor_pieces(nest)
     param, extents = param_of(f, source), [int_value(n) for n in source.shape]
     require(len(extents) == 4 and None not in extents, "it is no image of known sizes")
     n, h, w, c = (e or 0 for e in extents)
@@ -120,16 +116,16 @@ def _pixels(
     for p in pieces:
         numbers, columns = _places(p, place, channel)
         for assignment, number, column in zip(p.numbers, numbers, columns, strict=True):
-            row, inside = divmod(number, across)
-            in_pattern = inside == (column // lanes ^ row % _PERMUTED) * lanes
+            row, offset = divmod(number, across)
+            in_pattern = offset == (column // lanes ^ row % PATTERN_ROWS) * lanes
             require(in_pattern, "it goes to other places in shared memory")
             pixel = _pixel(p, dict(assignment))
             require(pixels.setdefault(row, pixel) == pixel, _ELSEWHERE)
             filled.add(number)
     count = len(pixels)
-    whole = sorted(pixels) == list(range(count)) and len(filled) == count * across // lanes
-    whole = whole and count % _PERMUTED == 0 and count <= _MOST_ROWS
-    require(whole, "it copies a part of a box")
+    is_box = sorted(pixels) == list(range(count)) and len(filled) == count * across // lanes
+    is_box = is_box and count % PATTERN_ROWS == 0 and count <= _MOST_ROWS
+    require(is_box, "it copies a part of a box")
     return [pixels[k] for k in range(count)], channel, place
 
 
@@ -219,7 +215,7 @@ class _WindowOrder:
         self.block_values = _values(self.blocks)
         self.images, self.lines, self.columns = map(self._axis, range(3))
         require(is_zero(self.images.of_tap) and self.images.first >= 0, _ELSEWHERE)
-        self._check_order(self._inside())
+        self._check_order(self._pixel_mask())
 
     def _axis(self, d: int) -> _Axis:
         windows, taps = zip(
@@ -235,18 +231,18 @@ class _WindowOrder:
         shape = next((v.shape for v in self.block_values.values()), (1,))
         return np.stack([np.broadcast_to(_array(e, self.block_values), shape) for e in rows])
 
-    def _check_order(self, inside: Values) -> None:
+    def _check_order(self, pixel_mask: Values) -> None:
         """From the first pixel of a block on, which is inside of the images, those inside follow
         each other, and those that would follow behind the last image are outside."""
         lines, columns = self.lines, self.columns
         number = (self.images.places * lines.count + lines.numbers) * columns.count
         number = number + columns.numbers
         following = number[:1] + np.arange(len(self.pixels))[:, None]
-        within = following < self.sizes[0] * lines.count * columns.count
-        require(bool((inside == within).all() and within[0].all()), _ELSEWHERE)
-        require(bool((number == following)[inside].all()), _ELSEWHERE)
+        image_mask = following < self.sizes[0] * lines.count * columns.count
+        require(bool((pixel_mask == image_mask).all() and image_mask[0].all()), _ELSEWHERE)
+        require(bool((number == following)[pixel_mask].all()), _ELSEWHERE)
 
-    def _inside(self) -> Values:
+    def _pixel_mask(self) -> Values:
         """Whether each (pixel, block) is copied where it is within rows and columns. Checks that it
         is not copied elsewhere."""
         axes = {1: (self.lines, self.sizes[1]), 2: (self.columns, self.sizes[2])}
@@ -257,14 +253,14 @@ class _WindowOrder:
             logical_and(*(c for c, side in sides.items() if side is None)) for sides in conditions
         ]
         require(all(set(free_vars(c)) <= set(self.blocks) for c in of_rows), _ELSEWHERE)
-        inside = self._places(of_rows).astype(bool)
-        copied = [sides for sides, row in zip(conditions, inside, strict=True) if row.any()]
+        pixel_mask = self._places(of_rows).astype(bool)
+        copied = [sides for sides, row in zip(conditions, pixel_mask, strict=True) if row.any()]
         for d, above in ((d, above) for d in axes for above in (False, True)):
             axis, size = axes[d]
             checked = all((d, above) in sides.values() for sides in copied)
             within = axis.last + axis.reach < size if above else axis.first >= 0
             require(checked or within, _ELSEWHERE)
-        return inside
+        return pixel_mask
 
     def window(self) -> PixelWindows:
         """What the map says of the windows: columns come first."""

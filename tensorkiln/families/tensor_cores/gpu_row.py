@@ -180,8 +180,8 @@ def channels_of(call: Call, out: TensorType, target: Target) -> int | None:
     if None in sizes or 0 in sizes or outputs // groups < enough:
         return None
     channels = int_value(_images(call)[1].shape[1]) or 0
-    whole = _whole_vectors(channels, groups)
-    return whole if groups == 1 or whole == channels else None
+    count = _whole_vectors(channels, groups)
+    return count if groups == 1 or count == channels else None
 
 
 def _whole_vectors(channels: int, groups: int) -> int:
