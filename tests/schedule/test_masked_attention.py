@@ -24,7 +24,7 @@ from tensorkiln.kernels.case import c
 from tensorkiln.transform.relax.match_attention import match_attention
 from tests.codegen.kernels import LEVELS
 from tests.emulated.machine import Library, load
-from tests.rotation import rows_in_turn
+from tests.rotation import family_of, rows_in_turn
 from tests.schedule.battery import Battery, typed
 from tests.transform.graphs import graph, main
 
@@ -164,7 +164,15 @@ def cases() -> Iterator[Masked]:
             yield Masked(f"{how}_{k}", spelled(how, fill), kind="bool", fill=fill)
 
 
-CASES = {case.name: case for case in rows_in_turn(cases(), attrgetter("name"))}
+# Other tests take the rows of one type and width from these: each has some in every run.
+CASES = {
+    case.name: case
+    for case in rows_in_turn(
+        cases(),
+        attrgetter("name"),
+        lambda case: (family_of(case.name), case.dtype, case.width),
+    )
+}
 
 
 @cache
