@@ -96,6 +96,8 @@ class Engine(ABC):
         self._ids: dict[object, int] = {}
         self._memo: dict[int, tuple[Expr, Poly]] = {}
         self._facts: list[Poly] | None = None
+        self._converting_facts = False
+        self.proofs: dict[frozenset[tuple[P.Monomial, int]], bool] = {}  # by `polynomial_key`
         self._open: list[Var] = []
         self._fuel = 0
         self._proving = False
@@ -292,12 +294,12 @@ class Engine(ABC):
         if self.nonneg(P.scale(difference, -1)):
             return b if op == "min" else a
         # min(a, b) and min(b, a) become the same atom.
-        if (op, _key(b), _key(a)) in self._ids:
+        if (op, polynomial_key(b), polynomial_key(a)) in self._ids:
             a, b = b, a
         return self._operation(op, a, b)
 
     def _operation(self, kind: str, a: Poly, b: Poly) -> Poly:
-        key = (kind, _key(a), _key(b))
+        key = (kind, polynomial_key(a), polynomial_key(b))
         number = self._ids.get(key)
         if number is None:
             lo, hi = self._operation_range(kind, a, b)
@@ -458,10 +460,17 @@ class Engine(ABC):
             return []  # a variable whose limits are being converted has no atom yet
         if self._facts is None:
             self._facts = []  # converting facts must not use facts: it would recurse
+            self._converting_facts = True
             fuel, self._fuel = self._fuel, _PROOF_FUEL
             self._facts = [p for cond in self.bounds.facts for p in self._fact(cond)]
             self._fuel = fuel
+            self._converting_facts = False
         return self._facts
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether proofs use all that is known: not while limits or facts are being converted."""
+        return not (self._open or self._converting_facts)
 
     def _fact(self, cond: Expr) -> Iterator[Poly]:
         match cond:
@@ -489,7 +498,8 @@ class Engine(ABC):
 COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
-def _key(p: Poly) -> frozenset[tuple[tuple[int, ...], int]]:
+def polynomial_key(p: Poly) -> frozenset[tuple[P.Monomial, int]]:
+    """A polynomial as a key of dictionaries: its terms in no order."""
     return frozenset(p.items())
 
 

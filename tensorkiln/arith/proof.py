@@ -10,18 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tensorkiln.arith import poly as P
-from tensorkiln.arith.engine import Atom, Engine
+from tensorkiln.arith.engine import Atom, Engine, polynomial_key
 from tensorkiln.arith.poly import Poly
 
 
 def prove_nonneg(s: Engine, p: Poly) -> bool:
-    """Whether p >= 0 can be proved, for a `p` whose interval does not decide."""
-    outermost = s.begin_proof()
-    try:
+    """Whether p >= 0 can be proved, for a `p` whose interval does not decide. Memoised for the
+    outermost proofs, whose fuel does not depend on another one."""
+    if not s.begin_proof():
         return _prove(s, p)
+    try:
+        key = polynomial_key(p)
+        proved = s.proofs.get(key)
+        if proved is None:
+            proved = _prove(s, p)
+            if s.is_complete:
+                s.proofs[key] = proved
+        return proved
     finally:
-        if outermost:
-            s.end_proof()
+        s.end_proof()
 
 
 def _prove(s: Engine, p: Poly) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tensorkiln.ir.expr import Binary, Expr, IntImm, Var, as_expr, int_value
+from tensorkiln.ir.visit import free_vars
 
 Limit = int | Expr | None
 Range = tuple[Limit, Limit]
@@ -21,7 +22,7 @@ class Bounds(Mapping[Var, Range]):
     dimensions must be added, e.g. by `Bounds.dims`.
     """
 
-    __slots__ = ("_ranges", "cache", "facts")
+    __slots__ = ("_mentioned", "_outer", "_ranges", "cache", "facts")
 
     def __init__(self, ranges: Mapping[Var, Range] | None = None, facts: tuple[Expr, ...] = ()):
         self._ranges: dict[Var, Range] = {
@@ -30,6 +31,9 @@ class Bounds(Mapping[Var, Range]):
         self.facts = facts
         # index expression -> its simplified form, which depends on nothing but these bounds
         self.cache: dict[Expr, Expr] = {}
+        # the bounds that these add one variable to, which nothing in them mentions, and it
+        self._outer: tuple[Bounds, Var] | None = None
+        self._mentioned: frozenset[Var] | None = None
 
     @staticmethod
     def dims(dims: Iterable[Var], lower: int = 0) -> Bounds:
@@ -47,7 +51,36 @@ class Bounds(Mapping[Var, Range]):
 
     def with_range(self, var: Var, lo: Limit, hi: Limit) -> Bounds:
         """Return these bounds with lo <= var <= hi, which replaces an earlier range of `var`."""
-        return self._with({**self._ranges, var: (_limit(lo), _limit(hi))}, self.facts)
+        new = self._with({**self._ranges, var: (_limit(lo), _limit(hi))}, self.facts)
+        if var not in self._ranges and var not in self.mentioned:
+            new._outer = self, var
+        return new
+
+    @property
+    def mentioned(self) -> frozenset[Var]:
+        """The variables in limits and facts; memoised."""
+        if self._mentioned is None:
+            parts: Iterable[Limit] = (*(x for r in self._ranges.values() for x in r), *self.facts)
+            earlier: frozenset[Var] = frozenset()
+            if self._outer:
+                bounds, var = self._outer
+                parts, earlier = self._ranges[var], bounds.mentioned
+            of_parts = (free_vars(x) for x in parts if isinstance(x, Expr))
+            self._mentioned = earlier.union(*of_parts)
+        return self._mentioned
+
+    def deciding(self, e: Expr) -> Bounds:
+        """The bounds without those variables, added last, on which nothing depends that is said of
+        `e`: an expression in many loops has one result."""
+        bounds, variables = self, None
+        while bounds._outer:
+            outer, var = bounds._outer
+            if variables is None:
+                variables = set(free_vars(e))
+            if var in variables:
+                break
+            bounds = outer
+        return bounds
 
     def with_loop(self, var: Var, lo: int | Expr, extent: int | Expr) -> Bounds:
         """Return these bounds with lo <= var < lo + extent."""

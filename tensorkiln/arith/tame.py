@@ -7,9 +7,10 @@ its caller passes need not: operations on them may wrap around, and such a divis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from tensorkiln.arith.engine import COMPARE
+from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Select, Unary, Var, int_value
 
 # Assumed magnitude of a dimension. Low, so that products of several dimensions, which are sizes of
@@ -26,15 +27,21 @@ class Tame:
 
     def __init__(self, wild: Collection[Var] = ()):
         self._magnitudes: dict[Var, int | None] = dict.fromkeys(wild)
+        # By identity of operations, which are kept so that no other object gets their id.
+        self._memo: dict[int, tuple[Expr, int | None, DType]] = {}
 
     def loop(self, var: Var, lo: Expr, extent: Expr) -> None:
         """Declare a loop variable: its magnitude is that of lo + extent, or `_LONG`."""
         first, count = self.magnitude(lo), self.magnitude(extent)
-        self._magnitudes[var] = _LONG if first is None or count is None else first + count
+        self._declare(var, _LONG if first is None or count is None else first + count)
 
     def let(self, var: Var, value: Expr) -> None:
         """Declare a variable with the magnitude of its value."""
-        self._magnitudes[var] = self.magnitude(value)
+        self._declare(var, self.magnitude(value))
+
+    def _declare(self, var: Var, magnitude: int | None) -> None:
+        self._magnitudes[var] = magnitude
+        self._memo.clear()
 
     def __call__(self, e: Expr) -> bool:
         """Whether an expression or a condition is index arithmetic."""
@@ -43,47 +50,55 @@ class Tame:
     def magnitude(self, e: Expr) -> int | None:
         """Return the assumed magnitude of a value; None if it is not index arithmetic, or if it may
         overflow its type."""
-        magnitude = self._raw_magnitude(e)
-        if magnitude is None or e.dtype.is_bool:
-            return magnitude
-        # One bit is kept free, because simplification may turn `x <= c` into `x < c + 1`.
-        return magnitude if magnitude < 1 << (e.dtype.bits - 2) else None
+        return self._typed(e)[0]
 
-    def _raw_magnitude(self, e: Expr) -> int | None:
-        if e.dtype.lanes != 1 or e.dtype.is_float:
-            return None
+    def _typed(self, e: Expr) -> tuple[int | None, DType]:
+        """The magnitude of a value and its type, which follows from those of its operands: asked
+        of each operation alone it would be found again for each."""
         match e:
-            case IntImm(value):
-                return abs(value)
+            case IntImm(value, dtype):
+                return _fitting(abs(value), dtype), dtype
             case Var():
-                return self._magnitudes.get(e, _SIZE)
-            case Unary("neg" | "not" | "abs", a):
-                return self.magnitude(a)
-            case Cast(a, dtype) if dtype.is_int and not dtype.is_unsigned:
-                return self.magnitude(a)
-            case Select(c, a, b):
-                return None if self.magnitude(c) is None else self._joint_magnitude(a, b, max)
-            case Binary(op, a, b):
-                return self._binary(op, a, b)
-        return None
+                return _fitting(self._magnitudes.get(e, _SIZE), e.dtype), e.dtype
+        entry = self._memo.get(id(e))
+        if entry is None:
+            entry = self._memo[id(e)] = (e, *self._of_operation(e))
+        return entry[1:]
 
-    def _binary(self, op: str, a: Expr, b: Expr) -> int | None:
+    def _of_operation(self, e: Expr) -> tuple[int | None, DType]:
+        match e:
+            case Binary(op, a, b):
+                x, operand = self._typed(a)
+                dtype = e.result(operand)
+                if x is None:
+                    return None, dtype
+                y = self._typed(b)[0]
+                return (None if y is None else _fitting(self._binary(op, x, y, b), dtype)), dtype
+            case Unary("neg" | "not" | "abs", a):
+                return self._typed(a)
+            case Cast(a, dtype) if dtype.is_int and not dtype.is_unsigned:
+                return _fitting(self._typed(a)[0], dtype), dtype
+            case Select(c, a, b):
+                x, dtype = self._typed(a)
+                y = None if x is None or self._typed(c)[0] is None else self._typed(b)[0]
+                return None if x is None or y is None else _fitting(max(x, y), dtype), dtype
+        return None, e.dtype
+
+    def _binary(self, op: str, x: int, y: int, b: Expr) -> int | None:
+        """The magnitude of an operation on values of magnitudes `x` and `y`, the second of which is
+        `b`."""
         match op:
             case "add" | "sub":
-                return self._joint_magnitude(a, b, int.__add__)
+                return x + y
             case "mul":
-                return self._joint_magnitude(a, b, int.__mul__)
+                return x * y
             case "bitxor" | "bitand":
-                return self._joint_magnitude(a, b, lambda x, y: x + y + 1)
+                return x + y + 1
             case "min" | "max" | "and" | "or":
-                return self._joint_magnitude(a, b, max)
+                return max(x, y)
             case "floordiv" | "floormod" if self._positive(b):
-                return self._joint_magnitude(a, b, max)
-        return self._joint_magnitude(a, b, lambda x, y: 1) if op in COMPARE else None
-
-    def _joint_magnitude(self, a: Expr, b: Expr, f: Callable[[int, int], int]) -> int | None:
-        x, y = self.magnitude(a), self.magnitude(b)
-        return None if x is None or y is None else f(x, y)
+                return max(x, y)
+        return 1 if op in COMPARE else None
 
     def _positive(self, e: Expr) -> bool:
         """Whether `e` is a positive constant, a dimension, or made of them by +, *, min, max."""
@@ -95,3 +110,11 @@ class Tame:
             case Binary("add" | "mul" | "min" | "max", a, b):
                 return self._positive(a) and self._positive(b)
         return False
+
+
+def _fitting(magnitude: int | None, dtype: DType) -> int | None:
+    """A magnitude; None of a type that is no scalar integer or bool, or that may overflow."""
+    if magnitude is None or dtype.lanes != 1 or dtype.is_float:
+        return None
+    # One bit is kept free, because simplification may turn `x <= c` into `x < c + 1`.
+    return magnitude if dtype.is_bool or magnitude < 1 << (dtype.bits - 2) else None

@@ -205,7 +205,13 @@ class Binary(Expr):
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
-        return self.result(self.a.dtype)
+        # Down the left operands in a loop: sums of indices are deep on that side.
+        e: Expr = self
+        while isinstance(e, Binary):
+            if BINARY[e.op][1]:
+                return e.result(e.a.dtype)
+            e = e.a
+        return e.dtype
 
     def result(self, operand: DType) -> DType:
         """The type of its value, for operands of this type."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from tensorkiln.ir.buffer import Buffer
@@ -38,9 +38,9 @@ def path_to(s: Stmt, target: str | Stmt) -> tuple[Stmt, ...] | None:
     return None
 
 
-def expressions(s: Stmt) -> list[Expr]:
+def expressions(s: Stmt) -> Iterator[Expr]:
     """Every expression in a statement and the statements in it, with the parts of each."""
-    return [x for t in walk_stmt(s) for e in stmt_exprs(t) for x in walk(e)]
+    return (x for t in walk_stmt(s) for e in stmt_exprs(t) for x in walk(e))
 
 
 def put(path: tuple[Stmt, ...], new: Stmt) -> Stmt:
