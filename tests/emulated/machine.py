@@ -25,6 +25,7 @@ from tensorkiln.link.toolchain import zig_path
 from tensorkiln.runtime import Executor
 from tensorkiln.runtime.library_file import read_library_file
 from tensorkiln.runtime.tensor import dtype_named
+from tests.codegen.c_like.build import compiler
 
 Array = np.ndarray
 _KINDS = {"i": 0, "u": 1, "f": 2, "b": 6}
@@ -195,10 +196,12 @@ Library = Executor | Emulated
 
 def load(executable: Executable) -> Library:
     """An executable, ready to be called: in this process, or where it is for another machine in
-    an emulated one. Skips the test where no emulator is installed."""
+    an emulated one. Skips the test where no emulator is installed. C is compiled by gcc without
+    optimisation, which takes a quarter of the time, or where there is none as for a user."""
     target = executable.target
     if target.arch != AARCH64.arch:
-        return Executor(executable.jit())
+        quick = target.kind == "c" and shutil.which("gcc")
+        return Executor(executable.jit(compiler("gcc", "-O0") if quick else None))
     AARCH64.require()
     with tempfile.TemporaryDirectory(prefix="kiln-emulated-") as temporary:
         path = executable.export_library(Path(temporary) / f"{executable.name}.so")

@@ -208,7 +208,7 @@ def test_elements_of_16_bits(name: str) -> None:
     """Bit for bit, on memory full of ones."""
     target = Target({"kind": "c", "mcpu": "x86-64-v3"} if name == "c" else TARGETS[name])
     processors.require(target)
-    run = tk.compile(_narrow(target), target, relax_pipeline=None).jit()
+    run = load(tk.compile(_narrow(target), target, relax_pipeline=None))
     random = np.random.default_rng(0)
     for (k, (shape, text)), (source, dtype) in product(enumerate(NARROW), FROM):
         data = random.standard_normal(shape).astype(source)

@@ -8,8 +8,8 @@ import pytest
 
 from tensorkiln.ir.expr import Var
 from tensorkiln.kernels.case import rand
-from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
+from tests.emulated.machine import Library, load
 from tests.schedule.battery import Battery, typed
 
 N = Var("N")
@@ -57,17 +57,17 @@ BATTERY = _all_cases().in_turn()
 
 
 @pytest.fixture(scope="module", params=["native", "c"])
-def run(request: pytest.FixtureRequest) -> Executor:
-    return Executor(BATTERY.compile(Target(request.param)).jit())
+def run(request: pytest.FixtureRequest) -> Library:
+    return load(BATTERY.compile(Target(request.param)))
 
 
 @pytest.mark.parametrize("name", BATTERY.cases)
-def test_against_numpy(name: str, run: Executor) -> None:
+def test_against_numpy(name: str, run: Library) -> None:
     BATTERY.check(name, run)
 
 
 @pytest.mark.parametrize("name", BATTERY.cases)
-def test_a_row_is_what_it_is_alone(name: str, run: Executor) -> None:
+def test_a_row_is_what_it_is_alone(name: str, run: Library) -> None:
     (x,) = BATTERY.cases[name].function.params
     shape = [4099 if k == 0 else int(d.value) for k, d in enumerate(x.tensor.shape)]
     rows = np.random.default_rng(3).standard_normal(shape).astype(x.tensor.dtype.name)
