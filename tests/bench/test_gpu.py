@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -45,15 +44,19 @@ def rows(text: str) -> list[list[str]]:
     return [[c.strip() for c in line.strip("|").split("|")] for line in lines[1:]]
 
 
+def _family(name: str) -> str:
+    """In a dry run products are of the same small size, and networks of a few layers."""
+    return next((family for family in ("product", "batch") if family in name), name)
+
+
 def test_all_of_it_on_the_stand_in() -> None:
     """Every case has a row of ours with times, or that its check is right; peers say why they are
-    not there. In a dry run products are of the same small size, and batches of a network one or
-    two: of each one, in turn."""
+    not there. Products and networks take turns."""
     require("gcc")
     for package in ("torch", "onnx"):
         pytest.importorskip(package, reason=f"{package} is not installed")
     cases = cases_of(dry=True)
-    words = ",".join(rows_in_turn(cases, family=lambda n: re.split("(?<=product )|, batch", n)[0]))
+    words = ",".join(rows_in_turn(cases, family=_family))
     names = chosen(words, [*cases])
     process = bench("--dry", "--cases", words)
     table_rows = rows(process.stdout)
@@ -71,7 +74,7 @@ def test_all_of_it_on_the_stand_in() -> None:
             ]
             assert rung_labels == [rung.label for rung in rungs if f"product {dtype} {n}" in names]
     captured = [row for row in table_rows if row[1] == "Tensorkiln, captured"]
-    assert len(captured) == sum("batch" in name for name in names) >= 4
+    assert len(captured) == sum("batch" in name for name in names) > 0
     assert "DRY RUN" in process.stdout and "Look-alike" in process.stdout
     assert process.returncode == (0 if "Without:" not in process.stdout else 1)
 
