@@ -531,22 +531,23 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
     if not isinstance(b, Expr):
         b = as_expr(b, a.dtype.element)
     a, b = match_lanes(a, b)
-    if op in ("shl", "shr") and isinstance(b, IntImm) and b.value < 0:
-        return Binary(op, a, b)
-    if isinstance(a, IntImm) and isinstance(b, IntImm) and op in _FOLD:
-        value = _FOLD[op](a.value, b.value)
-        return IntImm(value, BOOL) if BINARY[op][1] else _wrapped(value, a.dtype)
-    if isinstance(b, IntImm) and not a.dtype.is_float:
-        if (op in ("add", "sub") and b.value == 0) or (op in ("mul", "floordiv") and b.value == 1):
-            return a
-        if op == "mul" and b.value == 0:
+    if isinstance(b, IntImm):
+        if op in ("shl", "shr") and b.value < 0:
+            return Binary(op, a, b)
+        if isinstance(a, IntImm) and op in _FOLD:
+            value = _FOLD[op](a.value, b.value)
+            return IntImm(value, BOOL) if BINARY[op][1] else _wrapped(value, a.dtype)
+        if b.value in (0, 1) and not a.dtype.is_float:
+            if op in (("add", "sub") if b.value == 0 else ("mul", "floordiv")):
+                return a
+            if op == "mul":
+                return b
+            if op == "floormod" and b.value == 1:
+                return IntImm(0, a.dtype)
+    if isinstance(a, IntImm) and a.value in (0, 1) and not b.dtype.is_float:
+        if op == ("add" if a.value == 0 else "mul"):
             return b
-        if op == "floormod" and b.value == 1:
-            return IntImm(0, a.dtype)
-    if isinstance(a, IntImm) and not b.dtype.is_float:
-        if (op == "add" and a.value == 0) or (op == "mul" and a.value == 1):
-            return b
-        if op == "mul" and a.value == 0:
+        if op == "mul":
             return a
     if op == "and" and isinstance(a, IntImm):
         return b if a.value else a
@@ -556,6 +557,8 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
 
 
 def _wrapped(value: int, dtype: DType) -> IntImm:
+    if dtype is INT64 and -(1 << 63) <= value < 1 << 63:  # as nearly always
+        return IntImm(value)
     span = 1 << dtype.bits
     value %= span
     if not dtype.is_unsigned and value >= span // 2:
@@ -568,7 +571,10 @@ def match_lanes(a: Expr, b: Expr) -> tuple[Expr, Expr]:
 
     Raise ValueError when both are vectors and their lane counts differ.
     """
-    la, lb = a.dtype.lanes, b.dtype.lanes
+    x, y = a.dtype, b.dtype
+    if x is y:
+        return a, b
+    la, lb = x.lanes, y.lanes
     if la == lb:
         return a, b
     if la == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from tensorkiln.base.errors import UserError, nearest
@@ -76,7 +77,7 @@ class Isa:
 
     def without(self, features: frozenset[str], name: str) -> frozenset[str]:
         """Return `features` without `name` and without the features that imply it."""
-        return frozenset(f for f in features if name not in self.closure([f]))
+        return frozenset(f for f in features if name not in _closure_of(self.arch, f))
 
     def apply(self, cpu: str, mattr: Iterable[str]) -> frozenset[str]:
         """Return the processor's features after `+name` and `-name` in order; tuning flags are
@@ -254,3 +255,8 @@ ISAS: dict[str, Isa] = {
     "riscv32": _isa("riscv32", riscv.CPUS_32, riscv.FEATURES, riscv.NOT_GENERATED, "generic-rv32"),
     "wasm32": _isa("wasm32", wasm.CPUS, wasm.FEATURES, wasm.NOT_GENERATED, "mvp"),
 }
+
+
+@cache
+def _closure_of(arch: str, feature: str) -> frozenset[str]:
+    return ISAS[arch].closure([feature])

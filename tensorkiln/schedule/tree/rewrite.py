@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from tensorkiln.arith import Bounds, simplify
 from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, If, MatchBuffer, Stmt
-from tensorkiln.ir.visit import map_stmt, substitute, walk, walk_stmt
+from tensorkiln.ir.visit import free_vars, map_stmt, substitute, walk_stmt
 from tensorkiln.schedule.tree.surgery import substitute_loops
 
 Values = Mapping[Var, Expr]
@@ -30,7 +30,7 @@ def _sized_by(s: Alloc | MatchBuffer, values: Values) -> bool:
 
 
 def _uses(e: Expr, values: Values) -> bool:
-    return any(isinstance(x, Var) and x in values for x in walk(e))
+    return not values.keys().isdisjoint(free_vars(e))
 
 
 def _expr(e: Expr, values: Values, bounds: Bounds) -> Expr:

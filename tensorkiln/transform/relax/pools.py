@@ -18,10 +18,11 @@ from tensorkiln.arith import simplify
 from tensorkiln.ir.expr import Expr, as_expr
 from tensorkiln.target import MemoryPool
 from tensorkiln.transform.relax.storages import (
-    StoragePart,
+    PlacedPart,
     StorageParts,
     lowest_offset,
     place_symbolic,
+    placed_parts,
 )
 
 _LINE = 64  # storages of unknown size begin at its multiples, as in a workspace without pools
@@ -111,19 +112,16 @@ def _gain(s: StorageParts) -> Fraction:
 def _packed(storages: Sequence[StorageParts], align: int) -> list[int]:
     """Offsets of storages placed largest first, each at the lowest free one."""
     offset_of: dict[int, int] = {}
-    placed: list[tuple[int, StoragePart]] = []
+    placed: list[PlacedPart] = []
     for i in sorted(range(len(storages)), key=lambda i: (-storages[i].bytes, storages[i].start)):
         offset_of[i] = lowest_offset(storages[i], placed, align)
-        placed += [(offset_of[i] + p.offset, p) for p in storages[i].parts]
+        placed += placed_parts(storages[i], offset_of[i])
     return [offset_of[i] for i in range(len(storages))]
 
 
-def _parts(
-    storages: Sequence[StorageParts], offsets: Sequence[int]
-) -> list[tuple[int, StoragePart]]:
-    return [
-        (offset + p.offset, p) for s, offset in zip(storages, offsets, strict=True) for p in s.parts
-    ]
+def _parts(storages: Sequence[StorageParts], offsets: Sequence[int]) -> list[PlacedPart]:
+    pairs = zip(storages, offsets, strict=True)
+    return [part for s, offset in pairs for part in placed_parts(s, offset)]
 
 
 def _end(storages: Sequence[StorageParts], offsets: Sequence[int]) -> int:

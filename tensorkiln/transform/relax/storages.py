@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tensorkiln.arith import prove, simplify
 from tensorkiln.arith.ranges import Bounds
@@ -70,30 +71,47 @@ class StorageParts:
         return any(int_value(p.size) is None for p in self.parts)
 
 
+class PlacedPart(NamedTuple):
+    """Bytes `low` to `high` of a memory, live from binding `start` to `end`, both included."""
+
+    low: int
+    high: int
+    start: int
+    end: int
+
+
 def place_storages(storages: Iterable[StorageParts]) -> Expr:
     """Set the offset of every storage, and return the size of the workspace in bytes."""
     order = list(storages)
     fixed = [s for s in order if not s.symbolic]
     fixed.sort(key=lambda s: (-s.bytes, s.start))
-    placed: list[tuple[int, StoragePart]] = []
+    placed: list[PlacedPart] = []
     end = 0
     for s in fixed:
         offset = lowest_offset(s, placed)
         s.offset = as_expr(offset)
-        placed += [(offset + p.offset, p) for p in s.parts]
+        placed += placed_parts(s, offset)
         end = max(end, offset + s.bytes)
     return place_symbolic([s for s in order if s.symbolic], end)
 
 
-def lowest_offset(s: StorageParts, placed: list[tuple[int, StoragePart]], align: int = 1) -> int:
+def placed_parts(s: StorageParts, offset: int) -> list[PlacedPart]:
+    """The parts of a storage at byte `offset`."""
+    starts = ((offset + p.offset, p) for p in s.parts)
+    return [PlacedPart(low, low + p.bytes, p.start, p.end) for low, p in starts]
+
+
+def lowest_offset(s: StorageParts, placed: Iterable[PlacedPart], align: int = 1) -> int:
     """The lowest multiple of `align` at which no part of `s` overlaps a placed part that is live at
     the same time. Sizes that are multiples of the alignment need none."""
-    overlaps = [
-        (lo - p.offset - p.bytes, lo + q.bytes - p.offset)  # offsets strictly between these overlap
-        for p in s.parts
-        for lo, q in placed
-        if p.start <= q.end and q.start <= p.end
-    ]
+    overlaps: list[tuple[int, int]] = []  # offsets strictly between these overlap
+    for p in s.parts:
+        start, end, first, last = p.start, p.end, p.offset, p.offset + p.bytes
+        overlaps += [
+            (low - last, high - first)
+            for low, high, other_start, other_end in placed
+            if start <= other_end and other_start <= end
+        ]
     offset = 0
     for after, before in sorted(overlaps):
         if offset <= after:

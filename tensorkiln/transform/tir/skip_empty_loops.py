@@ -125,7 +125,12 @@ def _idle(s: Stmt, hidden: Set[Var], private: set[Buffer]) -> Expr:
 
 
 def _all(stmts: Iterable[Stmt], hidden: Set[Var], private: set[Buffer]) -> Expr:
-    return logical_and(*(_idle(s, hidden, private) for s in stmts))
+    idle = []
+    for s in stmts:
+        idle.append(_idle(s, hidden, private))
+        if idle[-1] == _NEVER:  # as nearly always, at the first store
+            return _NEVER
+    return logical_and(*idle)
 
 
 def _either(a: Expr, b: Expr) -> Expr:
