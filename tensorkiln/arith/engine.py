@@ -163,10 +163,12 @@ class Engine(ABC):
         number = self._ids.get(v)
         if number is None:
             number = self._new_var(v)
+        return self._value_of(number)
+
+    def _value_of(self, number: int) -> Poly:
+        """The polynomial of an atom, which may have one value alone."""
         atom = self.atoms[number]
-        if atom.lo == atom.hi:
-            return P.constant(atom.lo)
-        return {(number,): 1}
+        return P.constant(atom.lo) if atom.lo == atom.hi else {(number,): 1}
 
     def var_atom(self, v: Var) -> int:
         """Return the number of a variable's atom, which is made if it does not exist."""
@@ -208,7 +210,7 @@ class Engine(ABC):
         if number is None:
             lo, hi = self._other_range(new)
             number = self._intern(new, Atom("other", lo, hi, expr=new))
-        return {(number,): 1}
+        return self._value_of(number)
 
     @abstractmethod
     def rewrite_children(self, e: Expr) -> Expr:

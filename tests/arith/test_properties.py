@@ -9,7 +9,8 @@ from hypothesis import given, settings
 
 from tensorkiln.arith import Bounds, affine, bound, prove, prove_equal, simplify
 from tensorkiln.arith.scalar import cost
-from tensorkiln.ir.expr import Expr, IntImm, Unary, Var, as_expr, binary, select
+from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.expr import Cast, Expr, IntImm, Unary, Var, as_expr, binary, select
 from tests.arith.evaluate import evaluate, points, text
 
 A, B, C, N = Var("a"), Var("b"), Var("c"), Var("n")
@@ -149,3 +150,9 @@ def test_simplify_is_a_function_of_its_arguments(e: Expr) -> None:
 @given(exprs)
 def test_simplify_never_costs_more(e: Expr) -> None:
     assert cost(simplify(e, KNOWN)) <= cost(e), text(simplify(e, KNOWN))
+
+
+def test_an_operation_of_one_value_is_that_value() -> None:
+    """A cast of a constant that no index can be: products of it would not fit their type."""
+    large = Cast(IntImm(2836373177531981513), DType("int64"))
+    assert simplify(large % 4 * 64 + A) == simplify(as_expr(64) + A)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -193,6 +194,16 @@ def _calls(value: object) -> bool:
     return isinstance(value, Call) and isinstance(value.callee, GlobalRef)
 
 
+def battery(names: Iterable[str]) -> Battery:
+    """The functions of cases."""
+    b = Battery()
+    for name in names:
+        _, build, shapes = CASES[name]
+        sizes = [{"N": n, "H": n} for n in (1, 23)] if {N, H} & set(shapes[0]) else [{}]
+        b.add(name, build, *shapes, sizes=sizes, tolerance=2e-5)
+    return b
+
+
 @cache
 def compiled(
     level: str, names: tuple[str, ...], more: bool
@@ -201,11 +212,7 @@ def compiled(
     target = TARGETS[level]
     if target.arch != "aarch64":
         processors.require(target)
-    b = Battery()
-    for name in names:
-        _, build, shapes = CASES[name]
-        sizes = [{"N": n, "H": n} for n in (1, 23)] if {N, H} & set(shapes[0]) else [{}]
-        b.add(name, build, *shapes, sizes=sizes, tolerance=2e-5)
+    b = battery(names)
     passes = relax_passes(target)
     at = next(i for i, p in enumerate(passes) if isinstance(p, LowerGroups))
     variants = Variants(target, MIXTURES[level] + _MORE * more, more)
@@ -305,3 +312,16 @@ def test_every_step_is_proved(name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in POLICIES if not n.startswith("attention_")])
 def test_every_step_is_proved_of_more(name: str, level: str) -> None:
     _proved(name, TARGETS[level], 3)
+
+
+def test_what_is_fetched_ahead_of_few_terms() -> None:
+    """Whatever the blocks of terms: one of all five is a loop of one step, in which nothing can be
+    spread over steps."""
+    function, target = battery(["linear_few"]).cases["linear_few"].function, TARGETS["v2"]
+    module = IRModule((function,), "few")
+    (group,) = (g for g in groups_of(module, target) if "linear" in g.name)
+    family = next(fitting(group, target))
+    knobs = {k.name: k.values for k in knobs_of(family, group, target)}
+    for fetch, block in product(knobs["fetch"], knobs["block"]):
+        choice = {"fetch": fetch, "block": block}
+        schedule_group(with_choice(group, family.op_class, choice), target, check=True)

@@ -24,7 +24,8 @@ BUILDS = {
     "gcc -O2 of avx2": (Target({"kind": "c", "mcpu": "haswell"}), "gcc", ("-O2",)),
     "gcc -O3": (Target("c"), "gcc", ("-O3",)),
     "clang -O2": (Target("c"), "clang", ("-O2",)),
-    "undefined": (Target("c"), "gcc", ("-O1", "-fsanitize=undefined")),
+    # Where it instruments, gcc 12 warns of a sign in `u32 ^ (uint32_t)i8`, which loses none.
+    "undefined": (Target("c"), "gcc", ("-O1", "-fsanitize=undefined", "-Wno-sign-conversion")),
 }
 
 
