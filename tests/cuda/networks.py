@@ -46,13 +46,23 @@ def exported(mod: IRModule, target: Any, path: Path) -> tuple[tk.Executable, Mod
     return exe, load_module(exe.export_library(path))
 
 
+CHECK = "bounds_check"  # in names of kernels that check indices
+
+
+def devices(exe: tk.Executable) -> set[str]:
+    """The devices of all kernels but those that check indices, which are on the host."""
+    return {p.device for p in exe.placement() if CHECK not in p.kernel}
+
+
 def host_kernels(exe: tk.Executable) -> list[str]:
     """What a run computes on the host, by the artifacts alone: code for processors beside the entry
-    file, and kernels that no launch of a device function stands for."""
+    file, and kernels that no launch of a device function stands for. Checks of indices are there on
+    purpose: a call that they refuse launches nothing."""
     native_files = [
         a.name for a in exe.artifacts if a.codegen_id in ("llvm", "c") and a.loader == "native"
     ]
-    return [*native_files, *(k.symbol for k in exe.kernels if k.target_key is None)]
+    names = [*native_files, *(k.symbol for k in exe.kernels if k.target_key is None)]
+    return [name for name in names if CHECK not in name]
 
 
 def check_modules(exe: tk.Executable) -> None:
