@@ -99,6 +99,11 @@ FAULTS: dict[str, tuple[tuple[str, ...], str, str]] = {
         "doubt",
         "s",
     ),
+    "an index from memory, of which callers may know the end": (
+        (threads('Y[b, t] = X[b, T.Cast("int64", X[0, 0])]'),),
+        "doubt",
+        "X",
+    ),
     "threads of different indices": (
         (shared(), TWO, threads(threads("Y[b, 2 * u + t] = s[2 * u + t]", 2), 4, "y")),
         "race",

@@ -24,6 +24,7 @@ Needs: split_device; insert_barriers for programs from schedules.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import BLOCK_INDICES, PrimFunc
 from tensorkiln.ir.text.printer import print_expr
+from tensorkiln.ir.visit import has_load
 from tensorkiln.kernels.folders import built_in_families
 from tensorkiln.transform.device.accesses import DeviceAccess, line_of
 from tensorkiln.transform.device.conflicts import Conflict, Conflicts, Meeting, Values
@@ -41,6 +43,7 @@ from tensorkiln.transform.device.lanes import SlowAccess, slow_accesses
 from tensorkiln.transform.device.phases import waited
 
 Index = tuple[int, int, int]
+_NAME = re.compile(r"\w+")  # in isl's text of an index
 
 
 class UnprovedWarning(UserWarning):
@@ -189,7 +192,7 @@ class _RaceCheck:
 
     def run(self) -> None:
         for conflict in self._outside():
-            self._add("bounds", conflict, True)
+            self._add("bounds", conflict, not self._depends_on_data(conflict.m))
         barriers = self.conflicts.phases.barriers()
         for path in self.conflicts.meetings():
             if not path.sure & barriers:
@@ -207,6 +210,12 @@ class _RaceCheck:
                 conflict = self.conflicts.outside(m)
                 if conflict is not None:
                     yield conflict
+
+    def _depends_on_data(self, m: DeviceAccess) -> bool:
+        """Whether an index of an access is computed from numbers in memory: of these callers may
+        know that they are within bounds."""
+        loaded = {name for e, name in self.conflicts.text.params.items() if has_load(e)}
+        return any(loaded & set(_NAME.findall(index)) for index in m.index if index is not None)
 
     def _on_the_way(self, path: Meeting, late: bool, certain: bool) -> None:
         for conflict in self.conflicts.conflicts(path, late):
