@@ -6,8 +6,8 @@
 Loop variables, sizes and what is computed of them are indices. Whoever launches the function must
 make sure that sizes fit into 32 bits, as those of tensors below 2 GiB do. Integers that a program
 loads are data: an int64 that holds a number of at most 32 bits is allowed, and may be an index, but
-a sum of such numbers may not fit, and neither may a float that is converted to an integer, so these
-are refused.
+a sum of such numbers may not fit, and neither may a float that is converted to an integer or the
+product of the lanes of a vector of indices, so these are refused.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tensorkiln.ir.expr import (
     Intrin,
     Unary,
     Var,
+    VectorReduce,
     cast,
     const,
     int_value,
@@ -180,6 +181,8 @@ class _Shortener:
             raise self._fail(f"{_shown(e)} is of type {e.dtype.name}")
         if e.dtype.element != INT64:
             return
+        if isinstance(e, VectorReduce) and e.op in ("mul", "prod"):
+            raise self._fail(f"{_shown(e)} multiplies {e.a.dtype.lanes} indices")
         grows = isinstance(e, Intrin) or (isinstance(e, Binary | Unary) and e.op in _GROWS)
         if grows and any(_of_data(x, self.data) for x in children(e)):
             raise self._fail(f"{_shown(e)} is computed of numbers that are no indices, in int64")

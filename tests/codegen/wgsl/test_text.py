@@ -238,6 +238,10 @@ REFUSED: dict[str, tuple[Callable[[], list[PrimFunc]], str]] = {
         lambda: scripted("Y[j] = T.Cast('float32', T.Cast('int64', X[j]))"),
         "converts to int64",
     ),
+    "a product of lanes": (
+        lambda: scripted("Y[j] = X[T.vector_reduce('mul', T.Broadcast(j, 8)) % 3]"),
+        "multiplies 8 indices",
+    ),
     "large numbers": (
         lambda: scripted("Y[j] = T.Cast('float32', j + 5000000000)"),
         "5000000000 takes more than 32 bits",
