@@ -183,13 +183,17 @@ class _Shortener:
             return
         if isinstance(e, VectorReduce) and e.op in ("mul", "prod"):
             raise self._fail(f"{_shown(e)} multiplies {e.a.dtype.lanes} indices")
-        grows = isinstance(e, Intrin) or (isinstance(e, Binary | Unary) and e.op in _GROWS)
-        if grows and any(_of_data(x, self.data) for x in children(e)):
+        if _grows(e) and any(_of_data(x, self.data) for x in children(e)):
             raise self._fail(f"{_shown(e)} is computed of numbers that are no indices, in int64")
         truncates = isinstance(e, Cast) and (e.a.dtype.is_float or e.a.dtype.element == UINT32)
         large = isinstance(e, Cast) and (int_value(e.a) or 0) >= 1 << 31
         if (truncates and _of_data(e, self.data)) or large:
             raise self._fail(f"{_shown(e)} converts to int64")
+
+
+def _grows(e: Expr) -> bool:
+    """Whether a result may leave the 32 bits that its operands have."""
+    return isinstance(e, Intrin) or (isinstance(e, Binary | Unary) and e.op in _GROWS)
 
 
 def _of_data(e: Expr, data: set[Var]) -> bool:

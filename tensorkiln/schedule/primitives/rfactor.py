@@ -239,7 +239,7 @@ def _combine(
     init = None if b.init is None else substitute_stmt(b.init, names)
     block = Block(b.name, tuple(iters), (), (), Store(store.buffer, indices, value), init, b.attrs)
     body: Stmt = refreshed(block)
-    used = {v for i in iters for v in free_vars(i.value)}
+    variables = {v for i in iters for v in free_vars(i.value)}
     renamed: dict[Var, Expr] = {}
     reduce = {v for i in b.iters if i.kind == "reduce" for v in free_vars(i.value)}
     # the loop of the partial sums goes innermost, with the conditions that name it
@@ -248,9 +248,9 @@ def _combine(
     element_conds = [c for c in conds if not (reduce - {s.var}) & set(free_vars(c))]
     for c in reversed(element_conds):
         body = If(c, body)
-        used.update(free_vars(c))  # also loops of which a condition lets one iteration run
+        variables.update(free_vars(c))  # also loops of which a condition lets one iteration run
     for x in reversed([*(x for x in chain if x is not s), s]):
-        if x.var in used:
+        if x.var in variables:
             renamed[x.var] = Var(place.name(x.var.name), x.var.dtype)
             body = For(x.var, x.lo, x.extent, "serial", body, with_role(role_of(x)))
     return rename_loops(body, renamed)
