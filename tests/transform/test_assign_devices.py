@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tensorkiln.base.errors import UnsupportedError, UserError
+from tensorkiln.ops.verify import verify
 from tensorkiln.script import from_source
 from tensorkiln.target import Target, with_host
 from tensorkiln.transform.relax.assign_devices import AssignDevices
@@ -181,3 +182,27 @@ def main(x: R.Tensor((2, 8), "float32"), w: R.Tensor((8, 8), "float32")):{branch
 def test_what_is_refused(attrs: str, devices: list[Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         _placed(attrs, *devices)
+
+
+def test_a_part_that_cuts_a_constant_is_given_a_tensor_of_that_size() -> None:
+    """As of positions in a language model whose indices the host checks: nothing else in the part
+    has the number of rows."""
+    mod = from_source(
+        """
+@R.function
+def main(
+    table: R.Tensor((30, 4), "float32"),
+    rows: R.Tensor((16, 4), "float32"),
+    ids: R.Tensor(("n",), "int64"),
+):
+    checked = R.bounds_check(ids, extent=30, negative=False)
+    first = R.slice(rows, begin=(0, 0), strides=(1, 1), shape=(n, 4))
+    x = R.take(table, checked, axis=0)
+    return R.add(x, first)
+"""
+    )
+    divided = AssignDevices(_target(GENERAL))(mod)
+    verify(divided)
+    params = {f.name: [p.name for p in f.params] for f in divided.graphs}
+    assert params["main_general"] == ["rows", "ids"]
+    assert params["main_general_2"] == ["table", "checked", "first"]

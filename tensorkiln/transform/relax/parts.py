@@ -25,7 +25,9 @@ from tensorkiln.ir.relax import (
     TupleItem,
     TupleType,
     Value,
+    size_symbols,
 )
+from tensorkiln.ir.subtype import symbols
 from tensorkiln.ir.visit_graph import substitute, substitute_value, variables
 
 
@@ -77,6 +79,7 @@ def _calls(f: Function, part: _Part, functions: list[Function], names: set[str])
     inputs = dict.fromkeys(
         v for b in part.bindings for v in variables(b.value) if v not in part_vars
     )
+    inputs |= dict.fromkeys(_givers(f, part, inputs))
     params = {v: RVar(v.name, v.type) for v in inputs}
     inside = {b.var: RVar(b.var.name, b.var.type) for b in part.bindings}
     by = {**params, **inside}
@@ -97,6 +100,21 @@ def _calls(f: Function, part: _Part, functions: list[Function], names: set[str])
     whole = RVar(f"{name}_results", TupleType(tuple(r.type for r in results)))
     items = [Binding(r, TupleItem(whole, i)) for i, r in enumerate(results)]
     return [Binding(whole, call), *items]
+
+
+def _givers(f: Function, part: _Part, inputs: Mapping[RVar, None]) -> list[RVar]:
+    """The parameters of `f` that give a part the sizes that none of its inputs has, as where it
+    cuts rows of a constant."""
+    needs = size_symbols(Function("", tuple(inputs), tuple(part.bindings), Tuple(()), Attrs()))
+    sizes = {n for v in inputs for n in symbols(v.type)}
+    givers: list[RVar] = []
+    for n in needs:
+        if n not in sizes:
+            giver = next((p for p in f.params if n in symbols(p.type)), None)
+            if giver is not None:
+                givers.append(giver)
+                sizes.update(symbols(giver.type))
+    return givers
 
 
 def _read_outside(f: Function, part_vars: set[RVar]) -> set[RVar]:
