@@ -22,7 +22,7 @@ class Bounds(Mapping[Var, Range]):
     dimensions must be added, e.g. by `Bounds.dims`.
     """
 
-    __slots__ = ("_mentioned", "_outer", "_ranges", "cache", "facts")
+    __slots__ = ("_limit_variables", "_outer", "_ranges", "cache", "facts")
 
     def __init__(self, ranges: Mapping[Var, Range] | None = None, facts: tuple[Expr, ...] = ()):
         self._ranges: dict[Var, Range] = {
@@ -33,7 +33,7 @@ class Bounds(Mapping[Var, Range]):
         self.cache: dict[Expr, Expr] = {}
         # the bounds that these add one variable to, which nothing in them mentions, and it
         self._outer: tuple[Bounds, Var] | None = None
-        self._mentioned: frozenset[Var] | None = None
+        self._limit_variables: frozenset[Var] | None = None
 
     @staticmethod
     def dims(dims: Iterable[Var], lower: int = 0) -> Bounds:
@@ -52,26 +52,27 @@ class Bounds(Mapping[Var, Range]):
     def with_range(self, var: Var, lo: Limit, hi: Limit) -> Bounds:
         """Return these bounds with lo <= var <= hi, which replaces an earlier range of `var`."""
         new = self._with({**self._ranges, var: (_limit(lo), _limit(hi))}, self.facts)
-        if var not in self._ranges and var not in self.mentioned:
+        if var not in self._ranges and var not in self.limit_variables:
             new._outer = self, var
         return new
 
     @property
-    def mentioned(self) -> frozenset[Var]:
+    def limit_variables(self) -> frozenset[Var]:
         """The variables in limits and facts; memoised."""
-        if self._mentioned is None:
+        if self._limit_variables is None:
             parts: Iterable[Limit] = (*(x for r in self._ranges.values() for x in r), *self.facts)
             earlier: frozenset[Var] = frozenset()
             if self._outer:
                 bounds, var = self._outer
-                parts, earlier = self._ranges[var], bounds.mentioned
+                parts, earlier = self._ranges[var], bounds.limit_variables
             of_parts = (free_vars(x) for x in parts if isinstance(x, Expr))
-            self._mentioned = earlier.union(*of_parts)
-        return self._mentioned
+            self._limit_variables = earlier.union(*of_parts)
+        return self._limit_variables
 
-    def deciding(self, e: Expr) -> Bounds:
-        """The bounds without those variables, added last, on which nothing depends that is said of
-        `e`: an expression in many loops has one result."""
+    def scope_of(self, e: Expr) -> Bounds:
+        """The outermost of the bounds around these that say of `e` what these say: without the
+        variables added last that `e` does not mention. An expression in many loops has one scope,
+        and is simplified there once."""
         bounds, variables = self, None
         while bounds._outer:
             outer, var = bounds._outer

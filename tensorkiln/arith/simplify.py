@@ -39,11 +39,11 @@ def simplify(e: Expr, bounds: BoundsLike = NOTHING_KNOWN) -> Expr:
         return Simplifier(assumptions).simplify(e)
     simplified = assumptions.cache.get(e)
     if simplified is None:
-        deciding = assumptions.deciding(e)
-        simplified = deciding.cache.get(e)
+        scope = assumptions.scope_of(e)
+        simplified = scope.cache.get(e)
         if simplified is None:
-            simplified = Simplifier(deciding).simplify(e)
-            deciding.remember(e, simplified)
+            simplified = Simplifier(scope).simplify(e)
+            scope.remember(e, simplified)
         assumptions.remember(e, simplified)
     # the cached result may stem from an equal expression that is another object
     return e if simplified == e else simplified

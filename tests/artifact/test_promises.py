@@ -238,7 +238,8 @@ def test_a_thousand_libraries_leave_nothing(streaming: Path) -> None:
     script = "import sys, tests.artifact.test_promises as t; t.load_run_and_close(sys.argv[1])"
     command = [sys.executable, "-c", script, str(streaming)]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert int(process.stdout) < 256 << 10, f"{process.stdout} bytes in 700 cycles"
+    # One page for each cycle would be 2.8 MB; the allocator takes a quarter of a megabyte at once.
+    assert int(process.stdout) <= 512 << 10, f"{process.stdout} bytes in 700 cycles"
 
 
 def test_eight_threads_load_call_and_close(streaming: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tensorkiln.ir import expr as E
 from tensorkiln.ir import stmt as S
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.dtype import BOOL, INT64, VOID, DType
+from tensorkiln.ir.visit import has_load
 from tests.ir import evaluate, numbers
 from tests.ir.drawn import OF_EXPRESSIONS, operand_types
 from tests.ir.numbers import Ambiguous
@@ -182,7 +183,10 @@ class Generator:
         return E.Binary(self.rng.choice(COMPARE), self.expr(of, depth), self.expr(of, depth))
 
     def _logic(self, d: DType, depth: int) -> E.Expr:
-        return E.Binary(self.rng.choice(("and", "or")), self.expr(d, depth), self.expr(d, depth))
+        op, first, second = self.rng.choice(("and", "or")), self.expr(d, depth), self.expr(d, depth)
+        if self.vector and d.lanes == 1 and has_load(second):
+            second = self.literal(d)  # vectorized loops refuse accesses that a condition guards
+        return E.Binary(op, first, second)
 
     def _not(self, d: DType, depth: int) -> E.Expr:
         return E.Unary("not", self.expr(d, depth))

@@ -11,8 +11,7 @@
 
 Code generators compute both operands, which is right for all but accesses that the first operand
 keeps within a buffer, and calls of C functions. Operands whose accesses are proved to be within
-their buffers stay as they are, and so do vectors, whose lanes are computed together. A vectorized
-loop with a condition to guard becomes a serial one, as its iterations may decide differently.
+their buffers stay as they are, and so do vectors, whose lanes are computed together.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tensorkiln.ir.dtype import BOOL
 from tensorkiln.ir.expr import Binary, CallExtern, Expr, IntImm, Unary, Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import Alloc, For, If, PrimFunc, Seq, Stmt, Store, While
-from tensorkiln.ir.visit import free_vars, map_children, map_stmt, walk, walk_stmt
+from tensorkiln.ir.visit import free_vars, map_children, map_stmt, walk
 
 
 def guard_conditions(mod: IRModule) -> IRModule:
@@ -77,18 +76,7 @@ def _stmt(s: Stmt, bounds: Bounds) -> Stmt:
     below = bounds.with_loop(s.var, s.lo, s.extent) if isinstance(s, For) else bounds
     flags = _Flags(bounds)
     new_stmt = map_stmt(s, flags.value, lambda t: _stmt(t, below))
-    if (
-        isinstance(new_stmt, For)
-        and new_stmt.kind == "vectorized"
-        and _buffers(new_stmt) > _buffers(s)
-    ):
-        new_stmt = replace(new_stmt, kind="serial")
     return flags.around(new_stmt)
-
-
-def _buffers(s: Stmt) -> set[Buffer]:
-    """The buffers that are allocated in a statement."""
-    return {t.buffer for t in walk_stmt(s) if isinstance(t, Alloc)}
 
 
 def _while(s: While, bounds: Bounds) -> Stmt:
