@@ -163,9 +163,9 @@ def fetch_ahead(
     memory in the order in which sums read them."""
     sums = [x for x in s.loops(role=role) if s.loop(x).kind == "serial"]
     if size == NEXT_PANEL:
-        repeated = [x for x in sums if int_value(s.loop(x).extent) != 1]
+        step_loops = [x for x in sums if int_value(s.loop(x).extent) != 1]
         for panel in panels or s.loops(role="panel"):
-            if any(panel in nest_of(s, x)[:-1] for x in repeated):
+            if any(panel in nest_of(s, x)[:-1] for x in step_loops):
                 s.prefetch_next(panel, weights.name)
         return
     for name in sums if size else ():

@@ -242,6 +242,27 @@ def test_a_sum_may_choose_its_terms() -> None:
     same(some_sums, s.func)
 
 
+def test_rfactor_keeps_a_loop_that_only_a_condition_names() -> None:
+    """One of its iterations runs; the block has no variable for it."""
+    (f,) = from_source(
+        """
+@T.prim_func
+def total(A: T.Buffer((4,), "float32"), C: T.Buffer((1,), "float32")):
+    for i in T.serial(2):
+        for k in T.serial(4):
+            if i < 1:
+                with T.block("C"):
+                    vk = T.axis.reduce(4, k)
+                    with T.init():
+                        C[0] = T.float32(0)
+                    C[0] = C[0] + A[vk]
+"""
+    ).prim_funcs
+    changed = rfactor(f, "C", "k")
+    verify(IRModule((changed,)))
+    same(f, changed)
+
+
 def test_rfactor() -> None:
     f = rfactor(split(sums, "k", 4), "C_1", "k_0")
     same(sums, f)

@@ -304,8 +304,8 @@ def _shape(place_of: Mapping[tuple[int, ...], int], lanes: int, size: int) -> tu
     moving = [d for d, n in enumerate(upper[:-1]) if n]
     require(len(moving) == 1, "it is no matrix of two of the tensor's dimensions")
     axis, rows, columns = moving[0], upper[moving[0]] + 1, upper[-1] + lanes
-    whole = rows % PATTERN_ROWS == 0 and rows <= _MOST_ROWS and columns % across == 0
-    require(whole, f"{rows} rows of {columns * size} bytes are no boxes")
+    is_box = rows % PATTERN_ROWS == 0 and rows <= _MOST_ROWS and columns % across == 0
+    require(is_box, f"{rows} rows of {columns * size} bytes are no boxes")
     require(len(place_of) == rows * (columns // lanes), "it copies a part of a box")
     for coordinates, to in place_of.items():
         row, (box, column) = coordinates[axis], divmod(coordinates[-1], across)

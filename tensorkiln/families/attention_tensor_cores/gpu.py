@@ -413,11 +413,11 @@ class TensorCoreAttention(AttentionBlocks):
         """Whether a thread can load a mask for two adjacent keys at once, none of them beyond the
         last tile."""
         assert self.mask is not None
-        whole = not is_inside(IntImm(0), self.keys, self.tile.keys)
-        whole &= not is_inside(IntImm(0), self.rows, self.tile.rows)
+        is_tiled = not is_inside(IntImm(0), self.keys, self.tile.keys)
+        is_tiled &= not is_inside(IntImm(0), self.rows, self.tile.rows)
         index = [Var(n) for n in ("b", "h", "s", "t")]
         value = self.masked(const(0, self.dtype), *index)
-        return whole and divides(value, ((index[-1], self.keys),), self.keys, _PAIR)
+        return is_tiled and divides(value, ((index[-1], self.keys),), self.keys, _PAIR)
 
     def _hide(self, t: Expr, first: Expr, first_key: Expr, scores: Buffer, best: Buffer) -> Stmt:
         """The same without a mask: only the last tiles of a warp have scores that do not count."""
