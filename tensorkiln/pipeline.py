@@ -14,6 +14,7 @@ from typing import Any
 
 from tensorkiln.assemble import assemble
 from tensorkiln.base.config import read_config
+from tensorkiln.base.frames import with_frame_room
 from tensorkiln.base.licenses import LicensePolicy
 from tensorkiln.base.nesting import nesting_checked
 from tensorkiln.base.progress import Progress, watched
@@ -250,6 +251,7 @@ def plan_for(
     )
 
 
+@with_frame_room
 @nesting_checked()
 def compile(
     model: IRModule | Function | PrimFunc | str | Path | Any,

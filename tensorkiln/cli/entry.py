@@ -18,6 +18,7 @@ from typing import Any
 from tensorkiln.base.cache import untold_refusal
 from tensorkiln.base.config import read_config, unknown_variables
 from tensorkiln.base.errors import InternalError, TensorkilnError, UnsupportedError, UserError
+from tensorkiln.base.frames import with_frame_room
 from tensorkiln.base.interrupts import HeldInterrupts, Terminated, terminations
 from tensorkiln.base.version import VERSION
 from tensorkiln.cli.options import Parser, TargetsAsked, WrongUsage
@@ -78,6 +79,7 @@ def _module(command: str) -> Any:
         return importlib.import_module(f"tensorkiln.cli.{command.replace('-', '_')}")
 
 
+@with_frame_room
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `kiln` with `argv` (default: the process's arguments) and return the exit code."""
     words = [*(sys.argv[1:] if argv is None else argv)]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tensorkiln.base.config import Config
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
+from tensorkiln.base.frames import with_frame_room
 from tensorkiln.base.nesting import nesting_checked
 from tensorkiln.base.plugin import plugin
 from tensorkiln.ir.module import IRModule
@@ -38,6 +39,7 @@ class PassRunner:
     number: int = 0
     verified: dict[int, object] = field(default_factory=dict)
 
+    @with_frame_room
     def run(self, mod: IRModule, pipeline: str, passes: Sequence[Pass]) -> IRModule:
         """The module after all `passes`; `pipeline` names them in messages, such as "relax"."""
         for p in passes:

@@ -15,6 +15,7 @@ from typing import Literal
 from tensorkiln.base.cache import key_of
 from tensorkiln.base.debug import PASSES, SOURCES, say, wants
 from tensorkiln.base.errors import InternalError
+from tensorkiln.base.frames import with_frame_room
 from tensorkiln.base.packages import require_package
 from tensorkiln.base.processes import python_command
 from tensorkiln.base.sources import source_digest
@@ -241,6 +242,7 @@ def _compiled(
 
     from tensorkiln.codegen.llvm.emit import emit_llvm
 
+    @with_frame_room
     def one(f: PrimFunc) -> CompiledKernel:
         components = _object_key(f, target, emit)
         key = key_of(components)
