@@ -14,6 +14,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
+
+import numpy as np
 
 from tensorkiln.arith import simplify
 from tensorkiln.codegen.host.tensor_maps import (
@@ -40,6 +43,7 @@ from tensorkiln.codegen.ptx.box_pieces import (
     require_vectors,
     tensor_pieces,
 )
+from tensorkiln.codegen.ptx.loop_values import Values, loop_values, values_of
 from tensorkiln.codegen.ptx.window_boxes import window_box
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import INT64
@@ -52,6 +56,7 @@ _MOST_ROWS = 256  # of a box
 _DIMS = range(2, 6)  # of a tensor
 # Indices are int32, and may be beyond the last one by less than a tile.
 _MOST_DIM, _MOST_STRIDE = (1 << 31) - 1024, 1 << 40
+_NO_ROWS = "its rows and columns do not follow each other"
 _PARTS = "it has zeros within the tensor, or reads a part of it"
 
 
@@ -105,12 +110,10 @@ def _box(f: PrimFunc, nest: For) -> TensorMapBox:
     place_of: dict[tuple[int, ...], int] = {}
     count = 0
     for p in pieces:
-        offsets = [_offset(i, s, p) for i, s in zip(p.copy.load.indices, start, strict=True)]
-        places = [_offset(i, s, p) for i, s in zip(p.copy.store.indices, place, strict=True)]
-        for values in p.numbers:
-            to = sum(_at(o, values) * n for o, n in zip(places, steps, strict=True))
-            place_of[tuple(_at(o, values) for o in offsets)] = to
-            count += 1
+        coordinates = _distances(p, p.copy.load.indices, start)
+        places = np.dot(steps, _distances(p, p.copy.store.indices, place))
+        place_of |= zip(map(tuple, coordinates.T.tolist()), places.tolist(), strict=True)
+        count += len(places)
     require(count == len(place_of), "it copies elements several times")
     rows, axis, count = _shape(place_of, lanes, source.dtype.bytes)
     aligned = alignment(into, place) % PATTERN_BYTES == 0
@@ -195,21 +198,15 @@ def _size(f: PrimFunc, e: Expr) -> Size:
 # ---- indices and conditions ----------------------------------------------------------------------
 
 
-def _offset(index: Expr, start: Expr, p: CopyPiece) -> Expr:
-    """The distance of an index from the start of its box, which may depend only on loops of the
-    nest."""
-    distance = simplify(first_lane(index) - start)
-    require(
-        set(free_vars(distance)) <= set(p.loops), "its rows and columns do not follow each other"
-    )
-    return distance
-
-
-def _at(offset: Expr, values: Mapping[Var, Expr]) -> int:
-    number = int_value(substitute(offset, dict(values)))
-    if number is None:
-        raise NoBox("its rows and columns do not follow each other")
-    return number
+def _distances(p: CopyPiece, indices: Sequence[Expr], start: Sequence[Expr]) -> Values:
+    """The distances of indices from the start of a box, [index, iteration of the loops of the
+    nest]. They may depend on these loops alone."""
+    values = loop_values(p.loops)
+    distances = [simplify(first_lane(i) - s) for i, s in zip(indices, start, strict=True)]
+    rows = [
+        np.broadcast_to(values_of(d, values, _NO_ROWS), prod(p.loops.values())) for d in distances
+    ]
+    return np.stack(rows)
 
 
 def _divided(
@@ -300,7 +297,7 @@ def _shape(place_of: Mapping[tuple[int, ...], int], lanes: int, size: int) -> tu
     lower, upper = (
         [f(coordinates) for coordinates in zip(*place_of, strict=True)] for f in (min, max)
     )
-    require(not any(lower), "its rows and columns do not follow each other")
+    require(not any(lower), _NO_ROWS)
     moving = [d for d, n in enumerate(upper[:-1]) if n]
     require(len(moving) == 1, "it is no matrix of two of the tensor's dimensions")
     axis, rows, columns = moving[0], upper[moving[0]] + 1, upper[-1] + lanes

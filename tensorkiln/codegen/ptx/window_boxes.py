@@ -12,7 +12,7 @@ compared with where the hardware would go.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -26,7 +26,6 @@ from tensorkiln.codegen.ptx.box_pieces import (
     PATTERN_ROWS,
     SOURCE_ALIGN,
     CopyPiece,
-    NoBox,
     TensorMapBox,
     conjuncts,
     first_lane,
@@ -36,7 +35,8 @@ from tensorkiln.codegen.ptx.box_pieces import (
     require_vectors,
     tensor_pieces,
 )
-from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Var, int_value, logical_and
+from tensorkiln.codegen.ptx.loop_values import Values, loop_values, values_of
+from tensorkiln.ir.expr import Binary, Expr, IntImm, Var, int_value, logical_and
 from tensorkiln.ir.stmt import For, PrimFunc, Stmt
 from tensorkiln.ir.visit import free_vars, substitute, substmts
 
@@ -44,8 +44,6 @@ _MOST_ROWS, _MOST_STEP, _MOST_OFFSET = 1024, 8, 255
 _CORNERS = range(-128, 128)
 _MOST_PLACES = 1 << 20  # of windows in a row of blocks that are computed
 _ELSEWHERE = "its pixels are not those of windows, one after the other"
-
-Values = np.ndarray
 
 
 def window_box(f: PrimFunc, nest: For) -> TensorMapBox:
@@ -138,23 +136,15 @@ def _pixel(p: CopyPiece, assignment: dict[Var, Expr]) -> _WindowRow:
 def _places(p: CopyPiece, place: tuple[Expr, ...], channel: Expr) -> tuple[list[int], list[int]]:
     """For each round of the loops of a nest: (elements from the place of the box to that of the
     piece, and from its first channel to that of the piece)."""
-    values, store = _values(p.loops), p.copy.store
+    values, store = loop_values(p.loops), p.copy.store
     moves = [simplify(first_lane(i) - s) for i, s in zip(store.indices, place, strict=True)]
     offset = simplify(first_lane(p.copy.load.indices[3]) - channel)
     require(all(set(free_vars(e)) <= set(p.loops) for e in (*moves, offset)), _ELSEWHERE)
     shape = next((v.shape for v in values.values()), (1,))
     numbers = np.zeros(shape, int)
     for e, step in zip(moves, store.buffer.strides, strict=True):
-        numbers = numbers + _array(e, values) * (int_value(step) or 0)
-    return numbers.tolist(), np.broadcast_to(_array(offset, values), shape).tolist()
-
-
-def _values(loops: Mapping[Var, int]) -> dict[Var, Values]:
-    """The values of the variables of some loops, in each of their iterations."""
-    if not loops:
-        return {}
-    axes = np.meshgrid(*(np.arange(n) for n in loops.values()), indexing="ij")
-    return dict(zip(loops, (a.ravel() for a in axes), strict=True))
+        numbers = numbers + values_of(e, values, _ELSEWHERE) * (int_value(step) or 0)
+    return numbers.tolist(), np.broadcast_to(values_of(offset, values, _ELSEWHERE), shape).tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +202,7 @@ class _WindowOrder:
         self.rounds = {v: n for v, n in extents.items() if v not in blocks}
         for loop_extents in (self.blocks, self.rounds):
             require(prod(loop_extents.values()) <= _MOST_PLACES, _ELSEWHERE)
-        self.block_values = _values(self.blocks)
+        self.block_values = loop_values(self.blocks)
         self.images, self.lines, self.columns = map(self._axis, range(3))
         require(is_zero(self.images.of_tap) and self.images.first >= 0, _ELSEWHERE)
         self._check_order(self._pixel_mask())
@@ -223,13 +213,15 @@ class _WindowOrder:
         )
         mixed = any(not set(self.rounds).isdisjoint(free_vars(e)) for e in windows)
         require(not mixed and all(t == taps[0] for t in taps), _ELSEWHERE)
-        values = _array(taps[0], _values(self.rounds))
+        values = values_of(taps[0], loop_values(self.rounds), _ELSEWHERE)
         return _axis(windows[0], taps[0], self._places(windows), values)
 
     def _places(self, rows: Sequence[Expr]) -> Values:
         """The value of an expression for each row, and block."""
         shape = next((v.shape for v in self.block_values.values()), (1,))
-        return np.stack([np.broadcast_to(_array(e, self.block_values), shape) for e in rows])
+        return np.stack(
+            [np.broadcast_to(values_of(e, self.block_values, _ELSEWHERE), shape) for e in rows]
+        )
 
     def _check_order(self, pixel_mask: Values) -> None:
         """From the first pixel of a block on, which is inside of the images, those inside follow
@@ -328,35 +320,3 @@ def _terms(e: Expr) -> Iterator[Expr]:
             yield from (t * -1 for t in _terms(b))
         case _:
             yield e
-
-
-_NUMPY = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "floordiv": np.floor_divide,
-    "floormod": np.mod,
-    "min": np.minimum,
-    "max": np.maximum,
-    "lt": np.less,
-    "le": np.less_equal,
-    "ge": np.greater_equal,
-    "gt": np.greater,
-    "and": np.logical_and,
-    "bitxor": np.bitwise_xor,
-}
-
-
-def _array(e: Expr, values: Mapping[Var, Values]) -> Values:
-    """The value of an expression on integers for all values of its variables."""
-    match e:
-        case IntImm(value):
-            return np.asarray(value)
-        case Var() if e in values:
-            return values[e]
-        case Cast(a):
-            return _array(a, values)
-        case Binary(op, a, b) if op in _NUMPY:
-            result: Values = _NUMPY[op](_array(a, values), _array(b, values))
-            return result
-    raise NoBox(_ELSEWHERE)
