@@ -189,6 +189,8 @@ def _note(session: Session, event: dict[str, Any], settings: Settings) -> None:
         )
 
 
+# Files of the outermost frames of every test (tests/conftest.py).
+_RUNNER = ("tests/conftest.py:", "tensorkiln/base/frames.py:")
 _DUMPED = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)$', re.M)
 
 
@@ -207,6 +209,8 @@ def _broken(session: Session, test: str) -> Failure:
         block = session.printed.rpartition("Current thread")[2].partition("\n\n")[0]
     frames = [f"{_short(m['file'])}:{m['line']} in {m['name']}" for m in _DUMPED.finditer(block)]
     own_frames = [f for f in frames if not f.startswith(("/", "<"))]
+    while own_frames and own_frames[-1].startswith(_RUNNER):
+        own_frames.pop()
     return Failure(
         kind=kind,
         message=message,

@@ -69,9 +69,11 @@ class Case:
 
 @dataclass
 class Battery:
-    """Cases by name; `add` a builder, `compile`, `check` each."""
+    """Cases by name; `add` a builder, `compile`, `check` each. `table` has those of all runs, where
+    this one takes a part."""
 
     cases: dict[str, Case] = field(default_factory=dict)
+    table: dict[str, Case] = field(default_factory=dict)
 
     def add(
         self,
@@ -94,8 +96,13 @@ class Battery:
     def in_turn(self, family: Callable[[str], str] = family_of) -> Battery:
         """The battery without the cases that other runs of the tests take: of those of one family,
         whose names differ in numbers alone, each run takes a part."""
+        self.table = self.cases
         self.cases = {name: self.cases[name] for name in rows_in_turn(self.cases, family=family)}
         return self
+
+    def whole(self) -> Battery:
+        """The cases of all runs, in the order in which they were added."""
+        return Battery(self.table or self.cases)
 
     def compile(self, target: Target) -> Executable:
         functions = tuple(c.function for c in self.cases.values())

@@ -16,6 +16,8 @@ from tests.schedule.battery import Case
 from tests.schedule.gpu.runner import WEBGPU, DeviceRunner, fused, groups_for
 from tests.schedule.gpu.test_batteries import BATTERIES
 
+WHOLE = {name: battery.whole() for name, battery in BATTERIES.items()}
+
 
 def types_of(case: Case) -> Iterator[str]:
     """The element types of all that the kernels of a case read, write and compute."""
@@ -35,13 +37,13 @@ def types_of(case: Case) -> Iterator[str]:
 @cache
 def lacking(battery: str, name: str) -> bool:
     """Whether a case needs numbers of 64 bits."""
-    return not all(map(WEBGPU.has_type, types_of(BATTERIES[battery].cases[name])))
+    return not all(map(WEBGPU.has_type, types_of(WHOLE[battery].cases[name])))
 
 
 def check(battery: str, names: list[str]) -> list[str]:
     """Run those of the cases that WGSL can say; the others are refused, or right. Return the
     families of those that WGSL can say."""
-    cases = BATTERIES[battery]
+    cases = WHOLE[battery]
     able = [n for n in names if not lacking(battery, n)]
     runner = DeviceRunner(cases, able, WEBGPU)
     for name in able:
@@ -58,7 +60,7 @@ def test_kernels_of_webgpu() -> None:
     device()
     ran = []
     for battery, step in (("loops", 42), ("contractions", 11), ("operators", 9), ("places", 9)):
-        ran += check(battery, list(BATTERIES[battery].cases)[::step])
+        ran += check(battery, list(WHOLE[battery].cases)[::step])
     families = {f.op_class for f in built_in_families() if "webgpu" in f.devices}
     assert set(ran) >= families - {"gpu_attention", "conv2d_transposed"}
     assert len(ran) >= 60
