@@ -19,8 +19,9 @@ def with_frame_room(function: Callable[P, R]) -> Callable[P, R]:
     CPython takes memory for frames from the system in chunks of 16 KiB, a power of two times that
     for a frame that needs more, and gives a chunk back as soon as it is empty. Where the end of a
     chunk lies between a loop and what it calls, each of the calls is a `mmap`, a page fault and a
-    `munmap`: some 10 microseconds in place of 0.1, a fifth of the time of some compiles. A frame
-    that claims one MiB is given a chunk of two MiB, and the second is there for what it calls.
+    `munmap`: some 10 microseconds in place of less than one, a fifth of the time of compiles that a
+    test calls. A frame that claims one MiB is given a chunk of two MiB, and the second is there for
+    what it calls.
     """
 
     @wraps(function)
