@@ -80,7 +80,7 @@ def pytest_collection() -> Iterator[object]:
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-    """As pytest's own, for what a test calls as `compile` and a pass call it themselves."""
+    """As pytest's own, with room for frames: tests call much that is not called by `compile`."""
     return _run_protocol(item, nextitem)
 
 

@@ -161,7 +161,8 @@ def sentence_after(dll: Any, call: Callable[[], Any]) -> tuple[Any, bytes]:
 
 def in_children(looks: Mapping[str, Callable[[], None]]) -> list[str]:
     """What goes wrong in looks, by name: the text of an exception, or the signal that ended the
-    process. They are done in one child, and those behind a signal in another."""
+    process. They are done in one child after the other: the next begins behind the look that ended
+    one."""
     reports: dict[str, str] = {}
     while len(reports) < len(looks):
         names = [*looks][len(reports) :]
@@ -173,7 +174,7 @@ def in_children(looks: Mapping[str, Callable[[], None]]) -> list[str]:
                 try:
                     looks[name]()
                 except BaseException as error:
-                    report = f"{type(error).__name__}: {error}".replace("\n", " ")
+                    report = " ".join(f"{type(error).__name__}: {error}".split())  # one line
                 os.write(write, f"{report}\n".encode())
             os._exit(0)
         os.close(write)
