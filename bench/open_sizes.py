@@ -17,7 +17,7 @@ import numpy as np
 from bench.beside import Options, checked, command, record, times
 from bench.contenders import OURS, Case, Contender, Runner
 from bench.measure import alone, interleave, mismatch, prepare
-from bench.open_networks import NETWORKS, Network
+from bench.networks.open_shapes import NETWORKS, Network
 from bench.peers import PEERS
 
 ORT = PEERS["ort"]

@@ -1,0 +1,1 @@
+"""Networks that benchmarks compare engines by, as their papers describe them, random weights."""
