@@ -374,6 +374,8 @@ def _attention(b: Battery) -> None:
             (1, 1, 3, 600, 16, 16, False),
             (1, 1, 7, 3, 16, 16, True),
             (1, 1, 20, 530, 32, 32, True),
+            (1, 2, 33, 20, 16, 16, True),
+            (1, 1, 600, 600, 16, 16, True),
         ]
     ):
         shapes = ((batch, heads, s, d), (batch, heads, t, d), (batch, heads, t, dv))
@@ -501,6 +503,20 @@ def test_attention_of_odd_widths(depth: int, width: int) -> None:
     run = Executor(library.jit())
     for name in ("odd", "causal", "masked"):
         b.check(name, run)
+
+
+@pytest.mark.parametrize(("rows", "keys"), [(64, 64), (20, 64), (600, 600)])
+def test_causal_tiles_end_with_their_last_query(rows: int, keys: int) -> None:
+    """What the last query of a tile does not see is not read: its keys and values are NaN."""
+    b = Battery()
+    shapes = ((1, 1, rows, 32), (1, 1, keys, 32), (1, 1, keys, 32))
+    b.add("f", lambda g, q, k, v: g.attention(q, k, v, scale=0.2, causal=True), *shapes)
+    run = load(b.compile(Target("native")))
+    q, k, v = (np.ones(shape, np.float32) for shape in shapes)
+    k[:, :, -1] = v[:, :, -1] = np.nan
+    result = np.asarray(run["f"](q, k, v))[0, 0]
+    np.testing.assert_allclose(result[: rows // 2], 1.0, rtol=1e-6)
+    assert np.isnan(result[-1]).all()
 
 
 def test_every_schedule_is_met() -> None:

@@ -31,6 +31,7 @@ from tensorkiln.ir.expr import (
     Var,
     VectorReduce,
     as_expr,
+    binary,
     cast,
     const,
     int_value,
@@ -54,6 +55,13 @@ from tensorkiln.target import Target
 LOWEST = float(np.finfo(np.float32).min)
 
 
+def tile_rows(rows: Expr, limit: int) -> int:
+    """The rows of a tile of queries, at most `limit`: as many in each tile as can be, if their
+    number is constant."""
+    count = int_value(rows)
+    return -(-count // -(-count // limit)) if count else limit
+
+
 class Attention(AttentionOperands):
     """Fused attention by vectors, with keys packed by lanes and v as wide as k."""
 
@@ -71,7 +79,21 @@ class Attention(AttentionOperands):
         self.lanes = target.vector_lanes("float32")
         self.vectors = self.depth // self.lanes
         self.block = group.knob("keys")  # of a block; may be all keys
-        self.blocks = simplify((self.keys + (self.block - 1)) // self.block)
+        self.blocks = self.blocks_of(self.keys)
+        self.single_block = int_value(self.blocks) == 1  # no sums and maxima from block to block
+        self.tile_rows = tile_rows(self.rows, group.knob("rows"))
+
+    def blocks_of(self, keys: Expr) -> Expr:
+        """How many blocks hold so many keys."""
+        return simplify((keys + (self.block - 1)) // self.block)
+
+    def keys_seen(self, s: Expr) -> Expr:
+        """How many keys, from the first on, the queries of the tile of query `s` see at most: with
+        `causal` the last query of the tile sees those up to its own place."""
+        if not self.causal:
+            return self.keys
+        end = minimum((s // self.tile_rows + 1) * self.tile_rows, self.rows)
+        return simplify(maximum(end + (self.keys - self.rows), 0))
 
     def _packed(self, x: RVar) -> Buffer:
         """The buffer of packed keys or values, in which pairs are not a dimension of their own."""
@@ -97,6 +119,8 @@ class _QueryRow:
 
     def __init__(self, c: Attention, b: Expr, h: Expr, s: Expr):
         self.c, self.b, self.h, self.s = c, b, h, s
+        self.keys = c.keys_seen(s)
+        self.blocks = c.blocks if c.single_block else c.blocks_of(self.keys)
         self.scores = self.local("scores", c.block)
         self.query, self.powers = None, self.scores  # the row of q, exponentials of scores
         if c.together > 1:
@@ -116,14 +140,16 @@ class _QueryRow:
 
     def stmt(self) -> Stmt:
         """Clear the sums, take the keys block by block, scale and store."""
-        zero = self.number(0)
-        clear = self.columns("clear", lambda d: Store(self.weighted, (d,), zero))
-        start = [_set(self.top, self.number(LOWEST)), _set(self.total, zero), clear]
-        blocks = loop("block", self.c.blocks, self.block, "block")
-        local = [self.weighted, self.top, self.total]
+        zero, start = self.number(0), list[Stmt]()
+        local = [self.weighted, self.total]
+        if not self.c.single_block:
+            clear = self.columns("clear", lambda d: Store(self.weighted, (d,), zero))
+            start = [_set(self.top, self.number(LOWEST)), _set(self.total, zero), clear]
+            local.append(self.top)
         if self.query is not None:
             local.append(self.query)
             start.append(self.read(self.query))
+        blocks = loop("block", self.blocks, self.block, "block")
         return within(local, *start, blocks, self.finish())
 
     def read(self, query: Buffer) -> Stmt:
@@ -143,7 +169,7 @@ class _QueryRow:
         """Scores, softmax and weighted values of one block of keys."""
         c = self.c
         first = simplify(index * c.block)
-        count = simplify(minimum(c.block, c.keys - first))
+        count = simplify(minimum(c.block, self.keys - first))
         size = simplify((count + (c.lanes - 1)) // c.lanes)
         return within(
             list(dict.fromkeys([self.scores, self.powers])),
@@ -201,13 +227,6 @@ class _QueryRow:
         best, part = self.local("best", c.lanes), self.local("part", c.lanes)
         new, alpha = self.local("new", 1), self.local("alpha", 1)
 
-        def mask(t: Expr, maxima: Buffer, index: Expr) -> Stmt:
-            value, raw = Var("s", c.dtype), Load(self.scores, (t,))
-            score = c.score(raw, self.b, self.h, self.s, simplify(first + t))
-            greater = maximum(Load(maxima, (index,)), value)
-            keep = seq(Store(self.scores, (t,), value), Store(maxima, (index,), greater))
-            return Let(value, simplify_value(score, {}), keep)
-
         def exponential(i: Expr, lane: Expr) -> Stmt:
             index, value = (i * c.lanes + lane,), Var("p", c.dtype)
             e = intrin("exp", Load(self.scores, index) - Load(new, (zero,)))
@@ -220,35 +239,60 @@ class _QueryRow:
             return Store(self.weighted, (d,), Load(self.weighted, (d,)) * Load(alpha, (zero,)))
 
         top, greatest = Load(self.top, (zero,)), Load(new, (zero,))
-        tail_start = simplify(count // c.lanes * c.lanes)
-        total = Load(self.total, (zero,)) * Load(alpha, (zero,))
+        block_total = VectorReduce("sum", Load(part, whole))
+        before, after = list[Stmt](), [_set(self.total, block_total)]
+        if not c.single_block:
+            before = [_set(alpha, intrin("exp", top - greatest)), _set(self.top, greatest)]
+            total = Load(self.total, (zero,)) * Load(alpha, (zero,))
+            after = [_set(self.total, total + block_total), self.columns("rescale", rescale)]
         return within(
-            [best, part, new, alpha],
+            [best, part, new] if c.single_block else [best, part, new, alpha],
             _lanes("best", best, lambda _: self.number(LOWEST)),
-            _set(new, top),
-            nest(
-                ["i_mask", "l_mask"],
-                [simplify(count // c.lanes), c.lanes],
-                lambda i, lane: mask(i * c.lanes + lane, best, lane),
-                ["", "lane"],
-            ),
+            _set(new, self.number(LOWEST) if c.single_block else top),
+            *self.masks(first, count, size, best, new),
+            _set(new, maximum(VectorReduce("max", Load(best, whole)), greatest)),
+            *before,
+            _lanes("part", part, lambda _: self.number(0)),
+            nest(["i_exp", "l_exp"], [size, c.lanes], exponential, ["", "lane"]),
+            *after,
+        )
+
+    def masks(self, first: Expr, count: Expr, size: Expr, best: Buffer, new: Buffer) -> list[Stmt]:
+        """Scale and mask `count` scores, and hide those after them in the last of `size` vectors;
+        the greatest of all is in a lane of `best`, or in `new`."""
+        c, zero, hidden = self.c, IntImm(0), self.number(float("-inf"))
+        tail_start = simplify(count // c.lanes * c.lanes)
+
+        def mask(t: Expr, maxima: Buffer, index: Expr, end: Expr | None = None) -> Stmt:
+            value, raw = Var("s", c.dtype), Load(self.scores, (t,))
+            score = c.score(raw, self.b, self.h, self.s, simplify(first + t))
+            if end is not None:
+                score = select(binary("lt", t, end), score, hidden)
+            greater = maximum(Load(maxima, (index,)), value)
+            keep = seq(Store(self.scores, (t,), value), Store(maxima, (index,), greater))
+            return Let(value, simplify_value(score, {}), keep)
+
+        def vectors_of(extent: Expr, name: str, start: Expr, end: Expr | None = None) -> Stmt:
+            def vector(i: Expr, lane: Expr) -> Stmt:
+                return mask(simplify(start + i * c.lanes) + lane, best, lane, end)
+
+            return nest([f"i_{name}", f"l_{name}"], [extent, c.lanes], vector, ["", "lane"])
+
+        full = vectors_of(simplify(count // c.lanes), "mask", zero)
+        if c.mask is None:  # nothing is read of what lies behind the last key
+            return [full, vectors_of(simplify(size - count // c.lanes), "last", tail_start, count)]
+        return [
+            full,
             loop(
                 "t_rest", simplify(count - tail_start), lambda t: mask(t, new, zero), lo=tail_start
             ),
             loop(
                 "t_hidden",
                 simplify(size * c.lanes - count),
-                lambda t: Store(self.scores, (t,), self.number(float("-inf"))),
+                lambda t: Store(self.scores, (t,), hidden),
                 lo=count,
             ),
-            _set(new, maximum(VectorReduce("max", Load(best, whole)), greatest)),
-            _set(alpha, intrin("exp", top - greatest)),
-            _set(self.top, greatest),
-            _lanes("part", part, lambda _: self.number(0)),
-            nest(["i_exp", "l_exp"], [size, c.lanes], exponential, ["", "lane"]),
-            _set(self.total, total + VectorReduce("sum", Load(part, whole))),
-            None if int_value(c.blocks) == 1 else self.columns("rescale", rescale),
-        )
+        ]
 
     def values(self, index: Expr, first: Expr, count: Expr) -> Stmt:
         """weighted += scores . v, a vector of the head's columns at a time."""
@@ -281,9 +325,13 @@ class _QueryRow:
             else:
                 steps = simplify((count + (c.together - 1)) // c.together)
                 total = self.pairs("t_sum", steps, term_of_pairs)
+
+            def so_far(lane: Expr) -> Expr:
+                return self.number(0) if c.single_block else Load(self.weighted, (place(lane),))
+
             return within(
                 [sums],
-                _lanes("so_far", sums, lambda lane: Load(self.weighted, (place(lane),))),
+                _lanes("so_far", sums, so_far),
                 total,
                 lanes("keep", c.lanes, save),
             )

@@ -104,6 +104,9 @@ def _epilogue(anchor: Binding, last: TensorType, reader: Binding) -> bool:
 SINGLE_BLOCK, KEY_BLOCK, _BLOCKS = 512, 128, (64, 128, 256, 512)
 # Vectors per row of a register tile: of keys in q k^T, of the head's columns in scores v.
 _VECTORS, _MOST_VECTORS = 2, 4
+# Rows of a causal tile: all its rows take the keys that its last one sees, so taller ones do more
+# for nothing. With 8 instead of 13 rows, 64 queries took 0.92 of the time on a Zen 5.
+_CAUSAL_ROWS = 8
 
 
 def _knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
@@ -114,6 +117,7 @@ def _knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
     block = -(-keys // lanes) * lanes if whole and keys else KEY_BLOCK
     blocks = [n for n in _BLOCKS if n % lanes == 0 and (keys is None or n < keys)]
     tall = max_rows(target, _VECTORS)
+    tall = min(tall, _CAUSAL_ROWS) if call.attrs.causal else tall
     terms = TERMS if target.multiplies_by_lane else 1  # then four neighbours are one load
     return (
         knob(

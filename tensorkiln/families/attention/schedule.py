@@ -24,7 +24,7 @@ from tensorkiln.schedule.register_tile import (
 )
 from tensorkiln.target import Target
 
-_REGISTERS = ("dot", "best", "part", "new", "alpha", "sums", "inv")
+_REGISTERS = ("dot", "best", "part", "new", "sums", "inv")
 
 
 def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
@@ -39,7 +39,7 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
     if not few:
         share(s, tasks)
     # Steps that are the same for every row tile come first, before the tiles are copies.
-    for name in _REGISTERS:
+    for name in _REGISTERS if c.single_block else (*_REGISTERS, "alpha"):
         s.set_scope(name, "register")
     for loop in s.loops(role="lane"):
         in_lanes(s, loop)
@@ -50,11 +50,20 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
         for vectors in _several(s, role, group.knob("vectors")):
             sink(s, vectors)
     (rows,) = s.loops(role="row")
-    for tile in row_tiles(s, rows, group.knob("rows")):
-        _tile(s, tile, 3 + (c.together > 1))
+    for tile in _row_tiles(s, rows, c):
+        _tile(s, tile, (0 if c.single_block else 3) + (c.together > 1))
     if few and target.has_threads:
         _share_tiles(s)
     return s
+
+
+def _row_tiles(s: Schedule, rows: str, c: Attention) -> list[str]:
+    """The loops over the rows of a tile. With `causal` all tiles but the last have `c.tile_rows`
+    rows, by which the program knows the keys that a tile sees."""
+    if not c.causal or int_value(c.rows) is None:
+        return row_tiles(s, rows, c.tile_rows)
+    tiles = s.split(rows, c.tile_rows, tail="peel")
+    return [tiles.inner] + (row_tiles(s, tiles.tail, c.tile_rows) if tiles.tail else [])
 
 
 def _share_tiles(s: Schedule) -> None:
