@@ -32,10 +32,7 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
     c = Attention(group, target)
     s = Schedule(attention_program(c), check=check)
     tasks = s.loops(role="task")
-    sizes = [int_value(s.loop(task).extent) for task in tasks]
-    static_sizes = [n for n in sizes if n is not None]
-    few = len(static_sizes) == len(sizes) and math.prod(static_sizes) < FEW_TASKS
-    few = few and int_value(c.rows) is not None
+    few = int_value(c.rows) is not None and _are_few(s, tasks)
     if not few:
         share(s, tasks)
     # Steps that are the same for every row tile come first, before the tiles are copies.
@@ -50,11 +47,18 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
         for vectors in _several(s, role, group.knob("vectors")):
             sink(s, vectors)
     (rows,) = s.loops(role="row")
+    before_blocks = (0 if c.single_block else 3) + (c.together > 1)
     for tile in _row_tiles(s, rows, c):
-        _tile(s, tile, (0 if c.single_block else 3) + (c.together > 1))
+        _tile(s, tile, before_blocks)
     if few and target.has_threads:
         _share_tiles(s)
     return s
+
+
+def _are_few(s: Schedule, tasks: list[str]) -> bool:
+    """Whether the iterations of loops are constant and too few for threads to share them evenly."""
+    sizes = [int_value(s.loop(task).extent) for task in tasks]
+    return all(n is not None for n in sizes) and math.prod(n or 0 for n in sizes) < FEW_TASKS
 
 
 def _row_tiles(s: Schedule, rows: str, c: Attention) -> list[str]:
@@ -89,10 +93,10 @@ def _several(s: Schedule, role: str, count: int) -> list[str]:
     return [groups.inner, s.split(tail, 1, (f"{tail}_0", f"o_{tail}"), roles=roles).inner]
 
 
-def _tile(s: Schedule, rows: str, first: int) -> None:
-    """Keep the sums of a tile of rows in registers over the loops over keys, then over values. The
-    loop over blocks of keys is statement `first` of a row."""
-    blocks = s.fission(rows).parts[first]
+def _tile(s: Schedule, rows: str, before_blocks: int) -> None:
+    """Keep the sums of a tile of rows in registers over the loops over keys, then over values. So
+    many statements of a row are before the loop over blocks of keys."""
+    blocks = s.fission(rows).parts[before_blocks]
     inside = s.children(blocks)
     if s.role(inside[0]) == "block":
         s.reorder(inside[0], blocks)
