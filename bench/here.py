@@ -1,16 +1,19 @@
 """`python -m bench.here`: the records of this processor, within a budget of minutes.
 
 What the processor is (features, caches), its units' peaks, the standard models in every precision
-beside the engines that compile in seconds, numbers below the normal ones, and kernels against the
-limits of the machine. Seconds per model follow from the budget; torch.compile, which takes half a
-minute a model, takes part where there is time for it. What the budget leaves out is said at the
-end. Records are kept in bench/results.jsonl, and the pages written from it.
+beside the engines that compile in seconds, decoding against the memory, numbers below the normal
+ones, and kernels against the limits of the machine. Seconds per model follow from the budget;
+torch.compile, which takes half a minute a model, takes part where there is time for it. What the
+budget leaves out is said at the end. Records are kept in bench/results.jsonl, and the pages written
+from it.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,14 +24,14 @@ from bench import denormals, results, roofline, units
 from bench.contenders import OURS, Contender
 from bench.models import MODELS, QUANTISED
 from bench.peers import PEERS
-from bench.store import add
+from bench.store import ROOT, add
 from tensorkiln.target.host import cache_bytes
 
 THREADS = (1, 2)
 PRECISIONS = ("float32", "bfloat16", "int8")
 LEAST, MOST = 1.0, 5.0  # seconds of one measurement
 # Seconds that were seen: to prepare a model, with torch.compile, and for each other step.
-PREPARE, PREPARE_SLOW, UNITS, DENORMALS, ROOFLINE = 4.0, 25.0, 40.0, 90.0, 20.0
+PREPARE, PREPARE_SLOW, UNITS, DECODING, DENORMALS, ROOFLINE = 4.0, 25.0, 40.0, 12.0, 90.0, 20.0
 CACHE_LEVELS = (1, 2, 3)
 Peers = Sequence[str]
 
@@ -89,6 +92,7 @@ def steps_for(
     for precision in precisions:
         some = [m for m in models if m in QUANTISED] if precision == "int8" else models
         steps += [_latencies(model, precision, counts) for model in some]
+    steps += [_decoding(n) for n in counts]
     steps.append(Step("denormals", lambda seconds, peers: denormals.main([]), DENORMALS))
     for model in models:
 
@@ -111,6 +115,16 @@ def _latencies(model: str, precision: str, counts: Sequence[int]) -> Step:
     takes_slow = any(p.slow and not p.missing(precision) for p in _peers())
     slow = PREPARE_SLOW * len(counts) if takes_slow else 0.0
     return Step(f"{precision} {model}", run, PREPARE * len(counts), len(counts), slow)
+
+
+def _decoding(threads: int) -> Step:
+    """In a process of its own: it pins itself to so many CPUs."""
+
+    def run(seconds: float, peers: Peers) -> None:
+        options = ["--record", "--threads", str(threads), "--seconds", f"{2 * seconds:.1f}"]
+        subprocess.run([sys.executable, "-m", "bench.decoding", *options], cwd=ROOT, check=True)
+
+    return Step(f"decoding, {threads} threads", run, DECODING, 2)
 
 
 def _peers() -> list[Contender]:

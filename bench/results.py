@@ -13,6 +13,7 @@ from bench import (
     beside,
     compile_time,
     convolutions,
+    decoding,
     devices,
     kernel_classes,
     loading,
@@ -58,6 +59,7 @@ def page(records: list[Record], remarks: str) -> str:
     """The whole page."""
     machines = list(dict.fromkeys(r["machine"] for r in records))
     parts = [HEAD, *_summary(records), "## Machines and runs\n", *_machines(records, machines)]
+    parts += _units(records, machines)
     for machine in machines:
         of_machine = [r for r in records if r["machine"] == machine]
         letter = _letter(machines.index(machine))
@@ -67,6 +69,7 @@ def page(records: list[Record], remarks: str) -> str:
             *((_TABLES[name], _beside(of_machine, name)) for name in _TABLES),
             ("Compile time and memory", _compile(of_machine)),
             ("Memory of a run", _memory(of_machine)),
+            ("Decoding", _decoding(of_machine)),
             ("Loading", _loading(of_machine)),
             ("Calls", _overhead(of_machine)),
             ("Numbers below the normal ones", _denormals(of_machine)),
@@ -123,6 +126,33 @@ def _machines(records: list[Record], machines: list[str]) -> list[str]:
         lines.append(f"  - versions: {', '.join(versions) or 'no peer'}")
         lines.append(f"  - runs (UTC, commit): {'; '.join(runs)}")
     return [*lines, ""]
+
+
+def _units(records: list[Record], machines: list[str]) -> list[str]:
+    """What one core of each processor does at most, by the units that kernels choose among."""
+    unit_records = [r for r in _kind(records, "units") if not r.get("target")]
+    if not unit_records:
+        return []
+    rows = [(_letter(machines.index(r["machine"])), r["limits"]) for r in unit_records]
+    names = list(dict.fromkeys(unit for _, limits in rows for unit in limits["peaks"]))
+    lines = [
+        "## Rates of units\n",
+        "Of one core, each unit from registers, in GFLOP/s (of int8 Gop/s), in brackets as a "
+        "multiple of float32's; and GB/s read of a footprint (`python -m bench.units`).\n",
+        f"| machine | {' | '.join(names)} | {' | '.join(_FOOTPRINTS)} |",
+        "|---|" + "--:|" * (len(names) + len(_FOOTPRINTS)),
+    ]
+    for letter, limits in rows:
+        peaks, base = limits["peaks"], limits["peaks"]["float32"]
+        cells = [f"{peaks[x]:.0f} ({peaks[x] / base:.2f})" if x in peaks else "-" for x in names]
+        rates = dict(limits["gbytes"])
+        cells += [f"{rates[n]:.0f}" if n in rates else "-" for n in _FOOTPRINTS.values()]
+        lines.append(f"| {letter} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+# Of the rates of reading, those of three levels of caches and of memory.
+_FOOTPRINTS = {"32 KiB": 1 << 15, "512 KiB": 1 << 19, "8 MiB": 1 << 23, "256 MiB": 1 << 28}
 
 
 def _processor(record: Record) -> str:
@@ -201,6 +231,11 @@ def _memory(records: list[Record]) -> list[str]:
     ]
     table = [line for r in memories for line in memory.lines(r["model"], r["rows"])]
     return [*head, *table, ""] if table else []
+
+
+def _decoding(records: list[Record]) -> list[str]:
+    decoding_records = _kind(records, "decoding")
+    return [*decoding.HEAD, *map(decoding.line, decoding_records), ""] if decoding_records else []
 
 
 def _loading(records: list[Record]) -> list[str]:

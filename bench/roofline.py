@@ -11,7 +11,7 @@ MODEL is a name of the zoo, or a file; dimensions of a file are given as NAME=N.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -113,9 +113,7 @@ def _rows(
 ) -> list[Row]:
     classes = {k.symbol: k.kernel_class for k in exe.kernels}
     plan = graph_function(exe, "main").calls
-    cold = sum(
-        {place: n for call in plan for place, n in _weights(call, work[call.symbol])}.values()
-    )
+    cold = weight_bytes(plan, work)
     row_of_kernel: dict[str, Row] = {}
     for call, time in zip(plan, run_time.calls, strict=True):
         w, k = work[call.symbol], call.symbol
@@ -135,6 +133,12 @@ def _rows(
             "compute" if compute >= memory else "memory",
         )
     return list(row_of_kernel.values())
+
+
+def weight_bytes(plan: Sequence[KernelCall], work: Mapping[str, Work]) -> float:
+    """The bytes of weights that an inference reads at least once; `work` is that of kernels."""
+    weights = {place: n for call in plan for place, n in _weights(call, work[call.symbol])}
+    return sum(weights.values())
 
 
 def _weights(call: KernelCall, work: Work) -> list[tuple[Ptr, float]]:

@@ -61,8 +61,8 @@ def test_a_step_that_fails_ends_nothing() -> None:
 def test_what_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     names = [s.name for s in steps_for(["mlp", "bert"], ["float32", "int8"], (1,))]
     assert names == [
-        *("units", "float32 mlp", "float32 bert", "int8 bert", "denormals"),
-        *("roofline of mlp", "roofline of bert"),
+        *("units", "float32 mlp", "float32 bert", "int8 bert", "decoding, 1 threads"),
+        *("denormals", "roofline of mlp", "roofline of bert"),
     ]
     for wrong in ("--models=mlpp", "--precisions=int4"):
         with pytest.raises(SystemExit):

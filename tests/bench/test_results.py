@@ -104,3 +104,18 @@ def test_lower_precisions_are_rows_of_their_own() -> None:
     assert "| A | float32 | 1 | 2 | 1.000 | bert |" in text
     assert "| mlp | bfloat16 | 1.0e-03 (2.5e-04) | 2.0e-03 (5.0e-04) |" in text
     assert "error 1.0e-03" in "".join(result_lines(lower))
+
+
+def test_what_was_measured_of_units_and_of_decoding_is_a_row() -> None:
+    peaks = {"float32": 100.0, "bfloat16": 200.0}
+    limits = {"peaks": peaks, "gbytes": [[1 << 15, 300.0], [1 << 28, 15.0]]}
+    common = {"machine": "cpu", "run": "2026-01-01 00:00 abc", "model": "", "threads": 1}
+    times = {"min_ms": 2.0, "median_ms": 4.0, "weights": 1e8, "memory_gbytes": [50.0, 40.0]}
+    rows = [
+        {**common, "kind": "units", "limits": limits},
+        {**common, "kind": "decoding", "precision": "bfloat16", **times},
+    ]
+    text = page([*RECORDS, *rows], "")
+    assert "| A | 100 (1.00) | 200 (2.00) | 300 | - | - | 15 |" in text
+    assert "## Decoding, machine A" in text
+    assert "|  | bfloat16 | 1 | 100 | 2.00 (4.00) | 50.0 (25.0) | 100% (62%) |" in text
