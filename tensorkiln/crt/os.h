@@ -65,6 +65,8 @@ int kiln_os_new_key(uintptr_t *key);
 void kiln_os_delete_key(uintptr_t key);
 void *kiln_os_value(uintptr_t key);
 void kiln_os_set_value(uintptr_t key, void *value);
+/* Let another thread that is ready run on this processor; return at once if there is none. */
+void kiln_os_yield(void);
 /* Sleep while *word == value; may wake up spuriously. */
 void kiln_os_wait(uint32_t *word, uint32_t value);
 /* Wake all threads that sleep on word. Only its address is used. */

@@ -207,6 +207,11 @@ void kiln_os_set_value(uintptr_t key, void *value)
 }
 
 #if defined(__linux__)
+void kiln_os_yield(void)
+{
+    syscall(SYS_sched_yield);
+}
+
 void kiln_os_wait(uint32_t *word, uint32_t value)
 {
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
@@ -219,6 +224,11 @@ void kiln_os_wake(uint32_t *word)
 #else
 static pthread_mutex_t word_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t word_changed = PTHREAD_COND_INITIALIZER;
+
+void kiln_os_yield(void)
+{
+    sched_yield();
+}
 
 void kiln_os_wait(uint32_t *word, uint32_t value)
 {

@@ -18,6 +18,7 @@ PROGRAM = r"""
 #include "crt.h"
 #include <dirent.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -180,6 +181,32 @@ static int idling(void)
     return used > 0.03;
 }
 
+static void work(void *closure, int64_t begin, int64_t end)
+{
+    (void)closure;
+    for (volatile int64_t i = 0; i < (end - begin) * 20000; i++)
+        ;
+}
+
+/* Threads on one processor: one that waits hands it over, it does not spend what the others need. */
+static int crowding(void)
+{
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    sched_setaffinity(0, sizeof one, &one);
+    double used[2];
+    for (int k = 0; k < 2; k++) {
+        kiln_set_num_threads(k == 0 ? 1 : 4);
+        const double before = cpu_seconds();
+        for (int job = 0; job < 200; job++)
+            kiln_parallel_for(work, NULL, 32);
+        used[k] = cpu_seconds() - before;
+    }
+    printf("crowded: %.4f s of CPU, alone %.4f\n", used[1], used[0]);
+    return used[1] > 1.3 * used[0];
+}
+
 static int counting(void)
 {
     if (threads_now() != 1)
@@ -230,6 +257,7 @@ int main(int argc, char **argv)
     if (strcmp(what, "nesting") == 0) return nesting() || nesting_in_workers();
     if (strcmp(what, "forking") == 0) return forking();
     if (strcmp(what, "idling") == 0) return idling();
+    if (strcmp(what, "crowding") == 0) return crowding();
     if (strcmp(what, "host_pool") == 0) return host_pool();
     return 99;
 }
@@ -270,7 +298,17 @@ def run(program: Path, scenario: str, **environ: str) -> subprocess.CompletedPro
 
 @pytest.mark.parametrize(
     "scenario",
-    ["counting", "loops", "chunks", "many_callers", "nesting", "forking", "idling", "host_pool"],
+    [
+        "counting",
+        "loops",
+        "chunks",
+        "many_callers",
+        "nesting",
+        "forking",
+        "idling",
+        "crowding",
+        "host_pool",
+    ],
 )
 def test_pool(program: Path, scenario: str) -> None:
     process = run(program, scenario)
