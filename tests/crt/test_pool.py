@@ -188,7 +188,7 @@ static void work(void *closure, int64_t begin, int64_t end)
         ;
 }
 
-/* Threads on one processor: one that waits hands it over, it does not spend what the others need. */
+/* On one processor, a thread that waits hands it over to those that work. */
 static int crowding(void)
 {
     cpu_set_t one;
