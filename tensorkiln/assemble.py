@@ -54,7 +54,6 @@ from tensorkiln.target import (
     becomes_c,
     device_key,
     devices_of,
-    required_features,
     runs_kernels,
 )
 from tensorkiln.target.kinds import KINDS
@@ -65,7 +64,8 @@ class LibraryParts:
     """What a library is made of.
 
     `cpu` is the target of host code: `target` itself or its host. `code` are the kernels, and
-    `devices` what host code needs to know of functions on devices. `texts` are artifacts for people
+    `devices` what host code needs to know of functions on devices; a processor must have
+    `cpu_features`. `texts` are artifacts for people
     to read, such as the text of `module`, which nothing depends on. `dependencies` is what else the
     library needs (`external/dependencies.py`), and `origin` describes the model it is made from.
     With `system_lib_prefix`, C functions have this prefix instead of the library's name: with
@@ -78,6 +78,7 @@ class LibraryParts:
     cpu: Target
     code: Emitted
     devices: HostDevices
+    cpu_features: tuple[str, ...] = ()
     externals: Sequence[External] = ()
     texts: Sequence[Artifact] = ()
     linker: Fcompile | str | None = None
@@ -148,6 +149,7 @@ def assemble(parts: LibraryParts) -> Executable:
         parts.is_named,
         parts.model_weights,
         parts.debug,
+        parts.cpu_features,
     )
 
 
@@ -165,7 +167,7 @@ def _metadata(
         name if prefix is None else check_prefix(prefix).rstrip("_"),
         VERSION,
         parts.target.to_json(),
-        required_features(parts.target),
+        parts.cpu_features,
         arena.size,
         functions,
         kernels,

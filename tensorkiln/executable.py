@@ -229,7 +229,8 @@ class Executable:
     flow, and `external_dependencies` is other software that is needed to link or to run. `is_named`
     is True if the caller of `compile` chose `name`; else it is the module's name. `model_weights`
     are the bytes of the model's constants, for the memory report; `debug` is set by
-    `compile(debug=True)`.
+    `compile(debug=True)`. A processor must have `cpu_features` to run the code: LLVM's names,
+    beyond the baseline of its architecture.
     """
 
     artifacts: ArtifactSet
@@ -244,6 +245,7 @@ class Executable:
     is_named: bool = False
     model_weights: ModelWeights | None = field(default=None, repr=False)
     debug: Debug | None = None
+    cpu_features: tuple[str, ...] = ()
     _loaded: Module | None = field(default=None, repr=False)
     _model: LoadedModel | None = field(default=None, repr=False)
 
@@ -399,6 +401,7 @@ class Executable:
             kernels=self.kernels,
             module=self.module,
             dependencies=self.external_dependencies,
+            cpu_features=self.cpu_features,
             bundled=sources,
         )
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from tensorkiln.base.cache import Cache, key_of, user_cache
@@ -59,9 +59,15 @@ class KernelCache:
             next(p for p in pair if _rank(p) == rank)
             for pair, rank in zip(forms, row["ranks"], strict=True)
         )
-        inplace, stack = tuple(row["inplace"]), row["stack"]
         return KnownKernel(
-            name, params, make, row["outputs"], inplace, row["op_class"], stack=stack
+            name,
+            params,
+            make,
+            row["outputs"],
+            tuple(row["inplace"]),
+            row["op_class"],
+            stack=row["stack"],
+            features=frozenset(row["features"]),
         )
 
     def object(self, name: str, key: KernelKey, processor: str) -> tuple[str, bytes] | None:
@@ -76,16 +82,23 @@ class KernelCache:
         return zlib.decompress(data).decode() if data is not None else None
 
     def remember(
-        self, f: PrimFunc, key: KernelKey, processor: str, object_key: str, stack: int
+        self,
+        f: PrimFunc,
+        key: KernelKey,
+        processor: str,
+        object_key: str,
+        stack: int,
+        features: Collection[str],
     ) -> None:
         """Store the head and the text of a kernel, and where its object is stored. `stack` are the
-        bytes of its local buffers."""
+        bytes of its local buffers, `features` those of the processor that it is compiled with."""
         row = {
             "ranks": list(map(_rank, f.params)),
             "outputs": f.outputs,
             "inplace": f.inplace,
             "op_class": f.op_class,
             "stack": stack,
+            "features": sorted(features),
         }
         for components, content in (
             (_alias_key(f.name, key, processor), object_key.encode()),

@@ -17,6 +17,7 @@ from tensorkiln.base.progress import Progress
 from tensorkiln.codegen.host.devices import DeviceFunction, HostDevices
 from tensorkiln.codegen.kernel_names import header_issues
 from tensorkiln.codegen.llvm.compile import CompiledKernel, compile_kernels
+from tensorkiln.codegen.llvm.features import features_of
 from tensorkiln.codegen.llvm.texts import KernelFiles, module_text
 from tensorkiln.codegen.lowered import require_cpu_programs
 from tensorkiln.external import Emitted, checked, with_key
@@ -34,11 +35,13 @@ _HOMES = ("param_devices", "result_devices")  # attributes of graph functions
 @dataclass(frozen=True, slots=True)
 class KernelCode:
     """The generated code, texts for people (the module; of LLVM kernels, LLVM IR and assembly), and
-    what host code has to know of device functions."""
+    what host code has to know of device functions. `cpu_features` are what a processor must have to
+    run it, sorted."""
 
     emitted: Emitted
     texts: Sequence[Artifact]
     devices: HostDevices
+    cpu_features: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ def kernel_code(
     texts = [Artifact("ir", "text", "module.py", text)]
     emitted = Emitted()
     functions: dict[str, Sequence[DeviceFunction]] = {}
+    features: set[str] = set()
     homes = {key for f in mod.graphs for name in _HOMES for key in f.attrs.get(name, ())}
     for key, target in targets.items():
         kernels = [f for f in mod.kernels if _key(f, targets) == key]
@@ -88,8 +92,21 @@ def kernel_code(
         else:
             continue
         emitted = emitted.add(with_key(code, key))
+        features |= _required_features(kernels, target)
     kinds = {key: targets[key].kind for key, group in functions.items() if group or key in homes}
-    return KernelCode(emitted, texts, HostDevices(kinds, functions))
+    devices = HostDevices(kinds, functions)
+    return KernelCode(emitted, texts, devices, tuple(sorted(features)))
+
+
+def _required_features(kernels: Sequence[AnyKernel], target: Target) -> set[str]:
+    """What a processor must have to run these kernels. LLVM may use what each is compiled with; of
+    code that a C compiler or a hook makes, the target alone is known."""
+    cpu = cpu_target(target)
+    if not kernels or KINDS[target.kind].is_accelerator:
+        return set()
+    if cpu.kind == "llvm" and hooks_of(target).tir_codegen is None:
+        return {x for f in kernels for x in cpu.required(features_of(f, cpu))}
+    return set(cpu.required_features)
 
 
 def _key(f: AnyKernel, targets: Mapping[str, Target]) -> str:

@@ -79,6 +79,8 @@ def library_parts(
     settled_dependencies(declared, policy)  # what is refused is not compiled first
     progress.phase("compile kernels", len(mod.kernels))
     kernels = kernel_code(mod, plan.kernel_targets, plan.cache, objects, jobs, progress)
+    # What an external makes may use all that the target has.
+    others_need = plan.cpu.required_features if emitted.artifacts else ()
     declared += in_memory_dependencies(kernels.emitted.artifacts)  # of a kind's `tir_codegen`
     return LibraryParts(
         module=mod,
@@ -88,6 +90,7 @@ def library_parts(
         externals=plan.externals,
         texts=kernels.texts,
         devices=kernels.devices,
+        cpu_features=tuple(sorted({*kernels.cpu_features, *others_need})),
         linker=plan.linker,
         dependencies=settled_dependencies(declared, policy),
         origin=Origin(

@@ -49,7 +49,8 @@ class KnownKernel(TensorProgram):
     """A kernel that an earlier compile made and verified: all of its PrimFunc but the body.
 
     Its key is in `IRModule.kernel_keys`. `program` makes the PrimFunc: it calls `make`, then the
-    `rewrites` that passes asked for since. `stack` are the bytes of its local buffers.
+    `rewrites` that passes asked for since. `stack` are the bytes of its local buffers, `features`
+    those of the processor that its code was generated for.
     """
 
     name: str
@@ -60,6 +61,7 @@ class KnownKernel(TensorProgram):
     op_class: str = "loops"
     rewrites: tuple[Rewrite, ...] = ()
     stack: int = 0
+    features: frozenset[str] = frozenset()
     public: bool = field(default=False, init=False)
     attrs: Attrs = NO_ATTRS
 

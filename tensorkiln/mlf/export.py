@@ -61,7 +61,7 @@ from tensorkiln.mlf.layout import INCLUDE, IR, OBJECTS, PARAMETERS, RUNTIME, SOU
 from tensorkiln.mlf.licenses import licenses_of
 from tensorkiln.mlf.project import archive_templates
 from tensorkiln.mlf.weights_c import write_weights_c
-from tensorkiln.target import Target, cpu_target, required_features
+from tensorkiln.target import Target, cpu_target
 
 _CRT = Path(__file__).parents[1] / "crt"
 _IR_TEXT = "ir/module.py"
@@ -78,6 +78,7 @@ class CompiledModel:
     kernels: tuple[KernelInfo, ...]
     module: IRModule
     dependencies: tuple[ExternalDependency, ...]
+    cpu_features: tuple[str, ...]
     bundled: tuple[BundledSource, ...] = ()
 
 
@@ -255,7 +256,7 @@ def _write_model(parts: _Parts, folder: Path) -> Model:
     constants = _write_constants(parts, folder)
     (sources if constants.path.endswith(".c") else objects).extend(filter(None, [constants.path]))
     header = f"{INCLUDE}/{interface.prefix}.h"
-    features = required_features(model.target)
+    features = model.cpu_features
     _write_text(folder / header, interface_h(interface, features))
     placed = _write_artifacts(parts, folder, constants)
     kernels = _kernels(parts, folder, [*sources, *objects])

@@ -8,7 +8,6 @@ from tensorkiln.target.devices import (
     device_key,
     device_named,
     devices_of,
-    required_features,
     schedule_target,
     target_in,
 )
@@ -41,7 +40,6 @@ __all__ = [
     "hooks_of",
     "register_target_kind",
     "require_codegen",
-    "required_features",
     "runs_kernels",
     "schedule_target",
     "target_in",

@@ -130,13 +130,6 @@ def becomes_c(target: Target, attrs: Mapping[str, object]) -> bool:
     return (kernel_target if KINDS[kernel_target.kind].is_cpu else cpu_target(target)).kind == "c"
 
 
-def required_features(target: Target) -> tuple[str, ...]:
-    """The features, sorted, beyond the baseline that processors need to run what is compiled for a
-    target: for code of its host, and of all CPUs among its devices."""
-    cpus = (cpu_target(target), *(d for d in devices_of(target).values() if KINDS[d.kind].is_cpu))
-    return tuple(sorted({feature for cpu in cpus for feature in cpu.required_features}))
-
-
 def device_key(target: Target, attrs: Mapping[str, object]) -> str:
     """The attribute `target` if it is the key of a device of a composite, else ""."""
     key = str(attrs.get("target", ""))
@@ -156,7 +149,6 @@ __all__ = [
     "device_key",
     "device_named",
     "devices_of",
-    "required_features",
     "schedule_target",
     "target_in",
 ]

@@ -31,6 +31,7 @@ class Isa:
     default_mattr: tuple[str, ...] = ()  # features if no processor is named
     detected: Mapping[str, str] = field(default_factory=dict)  # where the runtime finds features
     without_model: tuple[str, ...] = ()  # processors whose LLVM scheduling model is unusable
+    uses: Mapping[str, str] = field(default_factory=dict)  # what only certain programs use
 
     def check_cpu(self, name: str, place: str) -> None:
         """Raise UserError (code `unknown-cpu`) unless the architecture has a processor `name`."""
@@ -102,6 +103,14 @@ class Isa:
         minus = [f"-{name}" for name in cpu_features - features]
         last = {flag[1:]: flag for flag in flags if flag[1:] in self.tuning}
         return tuple(sorted([*plus, *minus, *last.values()], key=lambda flag: flag[1:]))
+
+    def used(self, features: frozenset[str], words: Collection[str]) -> frozenset[str]:
+        """Return `features` without those that only programs with other `words` use, and without
+        the features that imply them. `words` are types of values and scopes of buffers."""
+        for name, users in self.uses.items():
+            if name in features and not any(word in words for word in users.split()):
+                features = self.without(features, name)
+        return features
 
     def generated(self, features: Iterable[str]) -> frozenset[str]:
         """Return those of `features` that a library must check: without `not_generated`."""
@@ -232,6 +241,7 @@ ISAS: dict[str, Isa] = {
         tuning=("prefer-256-bit",),
         fixed_baseline=True,
         detected=x86.DETECTED,
+        uses=_each(x86.USES),
     ),
     "aarch64": _isa(
         "aarch64",

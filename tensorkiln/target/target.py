@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -273,10 +273,18 @@ class Target:
 
     @property
     def required_features(self) -> tuple[str, ...]:
-        """Features beyond the baseline that generated code may use, sorted. A library checks them
-        when it is opened."""
+        """Features beyond the baseline that generated code may use, sorted."""
+        return self.required(self.features)
+
+    def required(self, features: Collection[str]) -> tuple[str, ...]:
+        """Those of `features` that are beyond the baseline and that generated code may use, sorted.
+        A library checks those of its kernels when it is opened."""
         base = self._isa.cpu_features(self._isa.baseline_cpu)
-        return tuple(sorted(self._isa.generated(self.features - base)))
+        return tuple(sorted(self._isa.generated(frozenset(features) - base)))
+
+    def features_for(self, words: Collection[str]) -> frozenset[str]:
+        """The features that a program with these types of values and scopes of buffers may use."""
+        return self._isa.used(self.features, words)
 
     @property
     def llvm_cpu(self) -> str:
@@ -286,12 +294,14 @@ class Target:
 
     @property
     def llvm_features(self) -> str:
-        """Every feature spelled out for LLVM, e.g. `+avx,+avx2,-avx512f,...`.
+        """Every feature spelled out for LLVM, e.g. `+avx,+avx2,-avx512f,...`."""
+        return self.llvm_flags(self.features)
 
-        Absent features are listed too, so that LLVM's table for the processor cannot add them.
-        """
-        features = sorted(self._isa.implied)
-        flags = [f"{'+' if name in self.features else '-'}{name}" for name in features]
+    def llvm_flags(self, features: Collection[str]) -> str:
+        """As `llvm_features`, of which only `features` are there. Absent features are listed too,
+        so that LLVM's table for the processor cannot add them."""
+        names = sorted(self._isa.implied)
+        flags = [f"{'+' if name in features else '-'}{name}" for name in names]
         flags += [flag for flag in self.mattr if flag[1:] in self._isa.tuning]
         return ",".join(flags)
 

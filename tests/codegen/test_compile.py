@@ -169,7 +169,7 @@ def test_objects_made_of_their_assembly_are_those_made_at_once(
     kernels += _lowered(_fma(), _round(), _row_sums())
     kernels = [f for f in kernels if not f.attrs.get("host")]
     assert len(kernels) > 8
-    options = options_of(target, "object")
+    options = options_of(target, target.features, "object")
     compiled_texts = [worker.compile_text(emit.emit_llvm(f, target), options) for f in kernels]
     monkeypatch.setattr(worker, "_assembles", lambda triple: False)
     for f, (code, assembly) in zip(kernels, compiled_texts, strict=True):

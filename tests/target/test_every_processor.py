@@ -43,7 +43,7 @@ def test_kernels_for_every_processor(arch: str) -> None:
     rows = []
     for cpu in ISAS[arch].cpus:
         target = Target({"mtriple": plain.mtriple, "mcpu": cpu})
-        rows.append({**options_of(target, "assembly"), "name": cpu})
+        rows.append({**options_of(target, target.features, "assembly"), "name": cpu})
     process = subprocess.run(
         [sys.executable, "-c", WALK],
         input=json.dumps([texts, rows]),

@@ -6,7 +6,7 @@ import json
 import subprocess
 import tempfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from tensorkiln.base.packages import require_package
 from tensorkiln.base.processes import python_command
 from tensorkiln.base.sources import source_digest
 from tensorkiln.base.version import VERSION
+from tensorkiln.codegen.llvm.features import features_of
 from tensorkiln.codegen.llvm.worker import read_frame, write_frame
 from tensorkiln.codegen.stack import local_bytes
 from tensorkiln.ir.known_kernel import KernelKey, KnownKernel
@@ -67,12 +68,12 @@ class KernelTexts:
         return {"kind": "texts", "object": key}
 
 
-def options_of(target: Target, emit: str) -> dict[str, object]:
-    """The options of `worker.compile_text` for this target."""
+def options_of(target: Target, features: Collection[str], emit: str) -> dict[str, object]:
+    """The options of `worker.compile_text` for this target, of which code may use `features`."""
     return {
         "triple": target.mtriple,
         "cpu": target.llvm_cpu,
-        "features": target.llvm_features,
+        "features": target.llvm_flags(features),
         "opt": 3,
         "emit": emit,
     }
@@ -163,19 +164,22 @@ class Workers:
             self._idle.append(worker)
 
 
-def _platform(target: Target) -> str:
-    """The parts of a target on which the code of a tensor program depends."""
-    return target.llvm_features + target.mtriple + target.mcpu
+def _platform(target: Target, features: Collection[str]) -> str:
+    """The parts of a target on which the code of a tensor program depends that may use `features`
+    of its processor."""
+    return target.llvm_flags(features) + target.mtriple + target.mcpu
 
 
-def _object_key(f: PrimFunc, target: Target, emit: str) -> dict[str, str]:
+def _object_key(
+    f: PrimFunc, target: Target, features: Collection[str], emit: str
+) -> dict[str, str]:
     """Components of the cache key of an object: the tensor program, its symbol, the target and the
     code generator. What the program was made from is not part of it."""
     return {
         **({} if emit == "object" else {"emit": emit}),
         "tir": print_function(f, canonical=True),
         "symbol": f.name,
-        "target": _platform(target),
+        "target": _platform(target, features),
         "generator": source_digest(*GENERATOR),
         "compiler": VERSION,
     }
@@ -190,7 +194,8 @@ def known_objects(
     for f in mod.kernels:
         key, kernel_target = mod.kernel_keys.get(f.name), target_in(target, f.attrs)
         if isinstance(f, KnownKernel) and key is not None and cache is not None:
-            entry = cache.object(f.name, key, _platform(kernel_target))
+            platform = _platform(kernel_target, kernel_target.features)
+            entry = cache.object(f.name, key, platform)
             if entry is not None:
                 kernels[f.name] = CompiledKernel(f.name, entry[1], True, entry[0])
     return kernels
@@ -244,16 +249,18 @@ def _compiled(
 
     @with_frame_room
     def one(f: PrimFunc) -> CompiledKernel:
-        components = _object_key(f, target, emit)
+        features = features_of(f, target)
+        components = _object_key(f, target, features, emit)
         key = key_of(components)
         cached_code = cache.store.get(key) if cache is not None else None
         if cache is not None and f.name in keys and emit == "object":
-            cache.remember(f, keys[f.name], _platform(target), key, local_bytes(f))
+            platform = _platform(target, target.features)
+            cache.remember(f, keys[f.name], platform, key, local_bytes(f), features)
         if cached_code is not None:
             return _from_cache(CompiledKernel(f.name, cached_code, True, key), on_done)
         ir = emit_llvm(f, target)
         say(SOURCES, f"{f.name}.ll\n{ir}")
-        code, assembly = workers.compile(f.name, ir, options_of(target, emit))
+        code, assembly = workers.compile(f.name, ir, options_of(target, features, emit))
         texts = KernelTexts(ir, assembly.decode())
         if cache is not None:
             cache.store.put(key, code, components)
@@ -275,6 +282,6 @@ def _say_why_missed(
     """Print for each object that is not in the cache what differs from the nearest entry there.
     Called before the first compile, so that no object of this compile is the nearest."""
     for f in funcs:
-        components = _object_key(f, target, emit)
+        components = _object_key(f, target, features_of(f, target), emit)
         if cache.store.get(key_of(components)) is None:
             say(PASSES, f"{f.name} is not in the cache: {cache.store.explain(components)}")

@@ -9,6 +9,7 @@ from tensorkiln.artifact import TextContent
 from tensorkiln.base.cache import key_of
 from tensorkiln.base.config import read_config
 from tensorkiln.codegen.llvm.compile import CompiledKernel, KernelTexts, Workers, options_of
+from tensorkiln.codegen.llvm.features import features_of
 from tensorkiln.ir.known_kernel import KnownKernel
 from tensorkiln.ir.module import AnyKernel, IRModule
 from tensorkiln.ir.text.printer import print_module
@@ -72,7 +73,8 @@ class KernelFiles:
         """The IR, with the target triple and attributes that are needed to compile it to the same
         object."""
         t = self._target
-        cpu = f'"target-cpu"="{t.llvm_cpu}" "target-features"="{t.llvm_features}"'
+        flags = t.llvm_flags(features_of(self._funcs[i], t))
+        cpu = f'"target-cpu"="{t.llvm_cpu}" "target-features"="{flags}"'
         head, tail = f'target triple = "{t.mtriple}"\n\n', f"\nattributes #0 = {{ {cpu} }}\n"
         return head + self._irs[i] + tail
 
@@ -101,11 +103,11 @@ def _assembled(
 
     if not funcs:
         return []
-    options = options_of(target, emit)
+    options = [options_of(target, features_of(f, target), emit) for f in funcs]
     jobs = min(read_config().compile_jobs or 2, len(funcs))
     with Workers() as workers, ThreadPoolExecutor(jobs) as pool:
         names = [f.name for f in funcs]
-        codes = pool.map(lambda n, text: workers.compile(n, text, options), names, texts)
+        codes = pool.map(workers.compile, names, texts, options)
         return [code.decode() for code, _ in codes]
 
 
