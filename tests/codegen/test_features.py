@@ -35,7 +35,7 @@ def product(dtype: str) -> tk.IRModule:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "precision", "more"),
+    ("dtype", "precision", "extra"),
     [
         ("float32", None, set()),
         ("float64", None, set()),
@@ -46,10 +46,10 @@ def product(dtype: str) -> tk.IRModule:
     ],
 )
 def test_a_library_requires_what_its_kernels_use(
-    dtype: str, precision: str | None, more: set[str]
+    dtype: str, precision: str | None, extra: set[str]
 ) -> None:
     exe = tk.compile(product(dtype), SAPPHIRE, precision=precision)
-    assert set(exe.cpu_features) == COMMON | more
+    assert set(exe.cpu_features) == COMMON | extra
 
 
 def test_the_library_says_so_and_a_cached_kernel_remembers(tmp_path: Path) -> None:
@@ -80,9 +80,9 @@ def test_words_of_a_program() -> None:
 def test_without_a_use_what_implies_it_is_gone_too() -> None:
     isa = ISAS["x86_64"]
     features = isa.cpu_features("diamondrapids")
-    used = isa.used(features, ["float32"])
-    assert not used & {"avx10.1", "avx10.2", "amx-tile", "amx-fp16", "avx512fp16"}
-    assert {"avx512f", "avx512bw", "avx512vl", "fma", "egpr"} <= used
+    float_features = isa.used(features, ["float32"])
+    assert not float_features & {"avx10.1", "avx10.2", "amx-tile", "amx-fp16", "avx512fp16"}
+    assert {"avx512f", "avx512bw", "avx512vl", "fma", "egpr"} <= float_features
     assert isa.used(features, ["float32", "float16", "bfloat16", "short", "tile"]) >= {"amx-tile"}
     assert all(name in isa.implied for name in isa.uses)
     assert ISAS["aarch64"].used(frozenset({"sve", "fullfp16"}), []) == {"sve", "fullfp16"}
