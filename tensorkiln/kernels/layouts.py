@@ -164,14 +164,35 @@ def window_bytes(x: TensorType, w: TensorType) -> int:
 
 def adjacent(call: Call, target: Target) -> int:
     """How many terms of a sum lie next to each other in packed weights, for one instruction that
-    multiplies and adds them: 4 of uint8 by int8, 2 of floats of 16 bits."""
+    multiplies and adds them: 4 of uint8 by int8, 2 of floats of 16 bits; 2 of float32 where they
+    are multiplied in pairs."""
     x, w = (a.type for a in call.args[:2])
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
     if not has_vectors(target):
         return 1
     if w.dtype == INT8:
         return 4
-    return 2 if x.dtype.bits == 16 else 1
+    return 2 if x.dtype.bits == 16 or wants_float_pairs(call, target) else 1
+
+
+def wants_float_pairs(call: Call, target: Target) -> bool:
+    """Whether products of float32 are taken in pairs of terms, each of which has a sum of its own
+    (`pair_products` in schedule/intrin/dot.py): where a broadcast takes two instructions, a load
+    and a shuffle, but one instruction loads two numbers twice (SSE). Products of so few rows that
+    they wait for weights are taken one by one, and so are images of one channel."""
+    x, w = (a.type for a in call.args[:2])
+    assert isinstance(x, TensorType) and isinstance(w, TensorType)
+    if (x.dtype, w.dtype) != (FLOAT32, FLOAT32) or not target.overwrites_operands:
+        return False
+    if call.op == "conv2d":
+        return (int_value(x.shape[1]) or 1) > 1
+    even = w.ndim == 2 and (int_value(w.shape[0]) or 1) % 2 == 0
+    return call.op == "linear" and even and _rows(x) >= TILED_ROWS
+
+
+def has_float_pairs(weights: TensorType, reduced: int) -> bool:
+    """Whether weights are packed for that: two terms of float32 are adjacent."""
+    return weights.dtype == FLOAT32 and together(weights, reduced) == 2
 
 
 def together(weights: TensorType, reduced: int) -> int:

@@ -38,12 +38,18 @@ def tile_cycles(rows: int, vectors: int) -> float:
 
 
 def spatial_tile(
-    target: Target, vectors: int, height: int, width: int, integers: bool = False
+    target: Target,
+    vectors: int,
+    height: int,
+    width: int,
+    integers: bool = False,
+    largest: int = 0,
 ) -> tuple[int, int]:
-    """(rows, columns) of output pixels per register tile, with the fewest estimated cycles. Without
+    """(rows, columns) of output pixels per register tile, with the fewest estimated cycles, of at
+    most `largest` pixels (0: as many as fit the registers). Without
     vectors, the largest tile that divides the image evenly, because tiles of another size would be
     more code."""
-    limit = max_rows(target, vectors, integers)
+    limit = largest or max_rows(target, vectors, integers)
     if scalar_tile(target, integers):
         sizes = [(r, c) for c in range(1, limit + 1) for r in range(1, limit // c + 1)]
         even = [(r, c) for r, c in sizes if height % r == 0 and width % c == 0]

@@ -3,6 +3,12 @@
 The rounding error of one register that sums K products grows as sqrt(K). Pieces of at most
 SUM_TERMS products are as accurate as the best libraries and cost 1% of the time: one load, add and
 store per accumulator and piece. The order of the additions depends on the shape alone.
+
+Where terms come in pairs, for processors without instructions that broadcast, the first terms and
+the second ones have sums of their own within a piece:
+
+    part[2*c + b] += x[2*k + b] * w[2*k + b, c]           b: 0, 1; columns c
+    total[c] += part[2*c] + part[2*c + 1]
 """
 
 from __future__ import annotations
@@ -13,7 +19,8 @@ from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import Expr, cast, const, intrin
 from tensorkiln.ir.stmt import Stmt, Store
 from tensorkiln.kernels.knobs import SUM_TERMS
-from tensorkiln.schedule.build import vectors, within
+from tensorkiln.schedule.build import nest, vectors, within
+from tensorkiln.schedule.group import static
 
 
 def add_product(acc: Buffer, index: tuple[Expr, ...], x: Expr, w: Expr) -> Stmt:
@@ -38,6 +45,24 @@ def add_piece(
 
     start = vectors("zero", part.shape, lambda *index: Store(part, index, zero))
     return within([part], start, terms(part), vectors("add", part.shape, add))
+
+
+def add_pairs(total: Buffer, terms: Callable[[Buffer], Stmt], place: tuple[Expr, ...] = ()) -> Stmt:
+    """As `add_piece`, of terms that come in pairs: `part` has two vectors for each of `total`, two
+    lanes for each of its lanes, one of which sums the first terms of all pairs, the other the
+    second ones."""
+    count, lanes = (static(n, "vectors of sums") for n in total.shape[len(place) :])
+    part = buffer("part", (2 * count, lanes), total.dtype, "local")
+    zero = const(0, part.dtype)
+
+    def add(o: Expr, half: Expr, pair: Expr) -> Stmt:
+        lane = (*place, o, half * (lanes // 2) + pair)
+        first, second = (Load(part, (o * 2 + half, pair * 2 + b)) for b in range(2))
+        return Store(total, lane, Load(total, lane) + (first + second))
+
+    start = vectors("zero", part.shape, lambda *index: Store(part, index, zero))
+    roles, extents = ["vector", "lane", "sum"], (count, 2, lanes // 2)
+    return within([part], start, terms(part), nest(["o", "h", "l"], extents, add, roles))
 
 
 def pieces_of(units: int, terms_per_unit: int, max_terms: int = SUM_TERMS) -> tuple[int, int, int]:

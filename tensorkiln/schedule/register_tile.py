@@ -8,7 +8,8 @@
 
 Plain programs give role "vector" to loops over vectors, and "lane" to loops over the lanes of a
 vector. Every other loop inside a tile belongs to a sum; "dot" is the loop over the few numbers
-whose products one dot-product instruction sums.
+whose products one dot-product instruction sums, or two of which an instruction multiplies; "sum"
+is the loop over sums of such pairs (schedule/accumulate.py).
 """
 
 from __future__ import annotations
@@ -74,15 +75,20 @@ def lanes(s: Schedule, parent: str) -> None:
 
 
 def in_lanes(s: Schedule, lane: str) -> None:
-    """Vectorize a loop over lanes. If each lane sums a few products of narrow numbers (the
-    loop inside has role "dot"), replace both loops by a dot-product instruction."""
+    """Vectorize a loop over lanes. If each lane sums a few products of narrow numbers, or has two
+    products of float32 (the loop inside has role "dot"), replace both loops by an instruction, and
+    so where it adds up two sums (role "sum")."""
     inside, *siblings = s.children(lane)
-    if not siblings and s.role(inside) == "dot":
-        lanes, count = (int_value(s.loop(x).extent) for x in (lane, inside))
-        assert lanes is not None and count is not None
+    role = "" if siblings else s.role(inside)
+    if role == "sum":
+        s.tensorize(lane, f"pair_sums_{static(s.loop(inside).extent, 'lanes') * 2}")
+    elif role == "dot":
+        lanes, count = (static(s.loop(x).extent, "lanes") for x in (lane, inside))
         steps = (x for x in walk_stmt(s.loop(inside)) if isinstance(x, Store))
-        dtype = next(x.dtype for step in steps for x in loads(step.value) if x.dtype.bits < 32)
-        s.tensorize(lane, dot_name(dtype.name, lanes, count))
+        factors = (x.dtype for step in steps for x in loads(step.value))
+        narrow = next((t.name for t in factors if t.bits < 32), None)
+        pairs = f"pair_products_{lanes * count}"
+        s.tensorize(lane, dot_name(narrow, lanes, count) if narrow else pairs)
     else:
         s.vectorize(lane)
 

@@ -65,6 +65,7 @@ STRIDED = {"strides": (2, 2)}
 # Sizes that no tile, vector, panel or block divides, those that are 1, and unknown ones.
 CASES: dict[str, tuple[str, Build, tuple[tuple[int | Var, ...], ...]]] = {
     "linear": ("linear_packed", _linear(301, 70), ((37, 301),)),
+    "linear_pairs": ("linear_packed", _linear(330, 70), ((37, 330),)),
     "linear_few": ("linear_packed", _linear(5, 33), ((1, 5),)),
     "linear_open": ("linear_packed", _linear(90, 40), ((N, 90),)),
     "matmul": ("matmul_packed", lambda g, x, y: g.matmul(x, y), ((2, 19, 75), (2, 75, 41))),

@@ -23,6 +23,7 @@ from tests.transform.graphs import graph
 
 AVX512 = Target({"kind": "llvm", "mcpu": "x86-64-v4", "winograd": 0})
 AVX2 = Target({"kind": "llvm", "mcpu": "x86-64-v3", "winograd": 0})
+SSE = Target({"kind": "llvm", "mcpu": "x86-64-v2", "winograd": 0})
 TARGETS = {"avx512": AVX512, "v3": AVX2}
 # What no proof takes: places of images of unknown sizes; and what these targets lack.
 UNPROVED = {"images", "conv_tiles"}
@@ -44,6 +45,21 @@ def test_every_step_is_proved(name: str, processor: str) -> None:
         assert proved.script() == schedule_group(group, target).script()
         classes.add(proved.op_class)
     assert case.op_class in classes
+
+
+PAIRS = ("linear_pieces", "linear_rows", "conv_pieces", "conv_grouped", "conv_open_signal")
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_every_step_of_pairs_is_proved(name: str) -> None:
+    """Terms of which a processor without broadcasts multiplies two at once."""
+    case = CASES[name]
+    groups = [g for g in groups_of(case.module(), SSE) if g.anchor is not None]
+    group = next(g for g in groups if "pair_products_4" in trace_of(g, SSE))
+    proved = schedule_group(group, SSE, check=True)
+    assert proved.op_class == case.op_class
+    assert proved.script() == schedule_group(group, SSE).script()
+    assert "pair_sums_4" in trace_of(group, SSE)
 
 
 # Of operands of bfloat16, and the classes of their kernels. With a symbolic size, strides of moves

@@ -6,8 +6,9 @@ channels of a panel. There is no boundary code because the input's halo is zero.
 in pieces (schedule/accumulate.py); the order of the additions depends on shapes alone.
 
 Roles of loops: "batch", "panel", "patch" of rows or columns where the size of the image is
-unknown, "row" and "column" of pixels, "kernel_row" and "kernel_column" of
-the filter, "channel" of the input; "vector", "lane" and "dot" as in schedule/register_tile.py.
+unknown, "row" and "column" of pixels, "kernel_row" and "kernel_column" of the filter, "granule" of
+input channels and "channel" of those; "vector", "lane", "dot" and "sum" as in
+schedule/register_tile.py.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, int_value, maxim
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Alloc, If, PrimFunc, Stmt, Store, seq
 from tensorkiln.kernels.knobs import SUM_TERMS
-from tensorkiln.kernels.layouts import together
+from tensorkiln.kernels.layouts import has_float_pairs, together
 from tensorkiln.ops.channel_window import ChannelWindow
-from tensorkiln.schedule.accumulate import add_piece, add_product, pieces_of
+from tensorkiln.schedule.accumulate import add_pairs, add_piece, add_product, pieces_of
 from tensorkiln.schedule.build import FETCH, loop, nest, vectors
 from tensorkiln.schedule.channel_blocks import ChannelBlocks, size_of
 from tensorkiln.schedule.group import Group, inplace_params, view_index
@@ -44,8 +45,10 @@ class Conv(ChannelBlocks):
         self.pad = call.attrs.padding[:2]
         self.kernel = (size_of(self.wt.shape[2]), size_of(self.wt.shape[3]))
         self.depthwise = is_depthwise(call, self.ot)
-        # Consecutive input channels that a dot-product instruction multiplies and sums at once.
+        # Consecutive input channels that an instruction multiplies at once, and sums unless they
+        # are pairs of float32 (schedule/accumulate.py).
         self.together = 1 if self.depthwise else together(self.wt, 1)
+        self.in_pairs = not self.depthwise and has_float_pairs(self.wt, 1)
         axes = self.wt.memory.axes[:-1] if self.together > 1 else self.wt.memory.axes
         self.nr = 1 if self.depthwise else axes[-1].modulus
         self.set_panels(1 if self.depthwise else self.nr // self.lanes)
@@ -190,29 +193,38 @@ class _PanelSums:
         c = self.c
         if c.window is not None:  # a grouped convolution reads a range of the input's channels
             first, count = c.window.start(self.panel), c.window.count(self.panel)
-            return self._taps(total, IntImm(0), simplify(count), simplify(first))
+            return self._all_taps(total, simplify(count), simplify(first))
         if c.depthwise:
             return self._taps(total, IntImm(0), 1, IntImm(0))
         granules = -(-size_of(c.wt.shape[1]) // c.step)
-        size, whole, tail_size = pieces_of(granules, c.step * c.kernel[0] * c.kernel[1], c.piece)
+        terms = c.step // (1 + c.in_pairs) * c.kernel[0] * c.kernel[1]  # that a register sums
+        size, whole, tail_size = pieces_of(granules, terms, c.piece)
         if whole + bool(tail_size) == 1 or c.dtype.is_int:
-            return self._taps(total, IntImm(0), granules, IntImm(0))
+            return self._all_taps(total, granules, IntImm(0))
+        add = add_pairs if c.in_pairs else add_piece
 
         def piece(i: Expr, count: int) -> Stmt:
             lo = simplify(i * size)
-            return add_piece(total, lambda part: self._taps(part, lo, count, IntImm(0)))
+            return add(total, lambda part: self._taps(part, lo, count, IntImm(0)))
 
         pieces = loop("piece", whole, lambda i: piece(i, size))
         return seq(pieces, piece(as_expr(whole), tail_size) if tail_size else None)
+
+    def _all_taps(self, total: Buffer, count: ExprLike, first: Expr) -> Stmt:
+        """Add the terms of all `count` granules to `total`, as `_taps`."""
+        if not self.c.in_pairs:
+            return self._taps(total, IntImm(0), count, first)
+        return add_pairs(total, lambda part: self._taps(part, IntImm(0), count, first))
 
     def _taps(self, acc: Buffer, lo: Expr, count: ExprLike, first: Expr) -> Stmt:
         """Add the terms of `count` granules, of `c.step` input channels each, from granule `lo` of
         the weights on. Granule 0 of the weights reads granule `first` of the input."""
         c = self.c
+        width = c.lanes // (1 + c.in_pairs)
 
         def term(g: Expr, kh: Expr, kw: Expr, ci: Expr, o: Expr, lane: Expr, b: Expr) -> Stmt:
             granule = simplify(lo + g)
-            lanes = (o * c.lanes + lane) * c.together + b
+            lanes = (o * width + lane) * c.together + b
             if c.depthwise:
                 channel, weight = self.panel * c.lanes + lane, (self.panel, kh, kw, IntImm(0), lane)
             else:
@@ -220,9 +232,10 @@ class _PanelSums:
                 tap = (kh, kw, ci) if c.blocked > 1 else (kh, kw)
                 weight = (self.panel, granule, *tap, lanes)
             x = c.input(self.n, simplify(channel), self.h, self.w, kh, kw)
-            return add_product(acc, (o, lane), x, Load(c.w, tuple(map(simplify, weight))))
+            place = (o, lane * 2 + b if c.in_pairs else lane)
+            return add_product(acc, place, x, Load(c.w, tuple(map(simplify, weight))))
 
         names = ["g", "kh", "kw", "c", "o", "l", "b"]
-        extents = [count, *c.kernel, c.step // c.together, c.vectors, c.lanes, c.together]
-        roles = ["", "kernel_row", "kernel_column", "channel", "vector", "lane", "dot"]
+        extents = [count, *c.kernel, c.step // c.together, acc.shape[0], width, c.together]
+        roles = ["granule", "kernel_row", "kernel_column", "channel", "vector", "lane", "dot"]
         return nest(names, extents, term, roles)

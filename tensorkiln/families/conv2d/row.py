@@ -37,6 +37,7 @@ from tensorkiln.kernels.layouts import (
     by_lanes,
     channel_blocks,
     has_kernel,
+    wants_float_pairs,
 )
 from tensorkiln.ops import call as op_call
 from tensorkiln.ops.channel_window import ChannelWindow
@@ -127,10 +128,11 @@ def _weights(call: Call, w: Constant, few: int, target: Target) -> Layout | Pack
     """Weights in panels of output channels, `few` input channels next to each other."""
     x, groups, v = call.args[0].type, call.attrs.groups, target.vector_lanes("float32")
     assert isinstance(x, TensorType)
-    channels, widths = int_value(x.shape[1]) or 0, panel_vectors(w.type, target)
+    channels, pairs = int_value(x.shape[1]) or 0, wants_float_pairs(call, target)
+    widths = [1] if pairs else panel_vectors(w.type, target)
     if groups > 1:
         small = target.optimize == "size"
-        return _grouped_weights(w.type, groups, [1, *widths], few, v, small)
+        return _grouped_weights(w.type, groups, sorted({1, *widths}), few, v, small)
     nr = v * widths[0]
     if v == 1:  # products are taken one by one, of integers too
         return Layout.parse(f"A/{nr} B C D A%{nr}")

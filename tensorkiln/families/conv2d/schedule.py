@@ -30,11 +30,7 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
     set_patch(c, pixels, max(4, min(8, (pixels + 1) // 2)))
     c.tile = pixels if c.is_open else 0
     s = Schedule(conv2d_program(c), check=check)
-    for loop in s.loops(role="channel"):
-        s.unroll(s.split(loop, terms).inner if c.step // c.together > terms else loop)
-    if group.knob("unrolled", 0):
-        for loop in s.loops(role="kernel_column"):
-            s.unroll(loop)
+    _rounds(s, c, terms, bool(group.knob("unrolled", 0)))
     rows = min(pixels, group.knob("rows", 1))
     if c.is_open:
         for pixel in s.loops(role="pixel"):
@@ -43,7 +39,7 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
         (row,), (column,) = s.loops(role="row"), s.loops(role="column")
         register_tiles(s, row, column, rows, pixels // rows)
     s.set_scope("part" if "part" in s.blocks() else "total", "register")
-    fetch_ahead(s, c.w, group.knob("fetch"))
+    fetch_ahead(s, c.w, group.knob("fetch"), "granule" if c.in_pairs else "channel")
     first = group.knob("rows_first", 0)
     if first:
         _rows_first(s)
@@ -53,6 +49,19 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
         else:
             share_pixels(s, c, rows_are_tasks=len(tiles(c.rows, rows)) == 1)
     return s
+
+
+def _rounds(s: Schedule, c: Conv, terms: int, taps: bool) -> None:
+    """Unroll sums by a number of terms, and the taps of a row if `taps`. A block of channels has
+    fewer pairs than that, so without taps a round has several blocks."""
+    for loop in s.loops(role="channel"):
+        s.unroll(s.split(loop, terms).inner if c.step // c.together > terms else loop)
+    blocks = terms * c.together // c.step if c.in_pairs and c.kernel == (1, 1) else 1
+    for loop in s.loops(role="granule") if blocks > 1 else ():
+        if s.reaches(loop, blocks):
+            s.unroll(s.split(loop, blocks, tail="peel").inner)
+    for loop in s.loops(role="kernel_column") if taps else ():
+        s.unroll(loop)
 
 
 def set_patch(c: Conv, columns: int, rows: int) -> None:

@@ -23,9 +23,9 @@ from tensorkiln.ir.expr import Expr, IntImm, as_expr, const, int_value
 from tensorkiln.ir.relax import Constant, RVar
 from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
 from tensorkiln.kernels.knobs import SUM_TERMS
-from tensorkiln.kernels.layouts import together
+from tensorkiln.kernels.layouts import has_float_pairs, together
 from tensorkiln.schedule.access import simplify_value
-from tensorkiln.schedule.accumulate import add_piece, add_product, pieces_of
+from tensorkiln.schedule.accumulate import add_pairs, add_piece, add_product, pieces_of
 from tensorkiln.schedule.build import FETCH, lanes, loop, nest, vectors, within
 from tensorkiln.schedule.group import Group, inplace_params, product, static, view_index
 from tensorkiln.target import Target
@@ -43,7 +43,8 @@ class Linear:
         self.x, self.w = group.buffers[x], group.buffers[w]
         self.lanes = target.vector_lanes("float32")
         axes = w.tensor.memory.axes
-        # Consecutive k that a dot-product instruction multiplies and sums at once.
+        # Consecutive k that an instruction multiplies at once, and sums unless they are pairs of
+        # float32 (schedule/accumulate.py).
         self.together = together(w.tensor, w.tensor.ndim - 2)
         self.nr = axes[-2 if self.together > 1 else -1].modulus
         if self.together > 1:
@@ -58,6 +59,7 @@ class Linear:
         self.lead = group.out_type.shape[len(self.batch) : -1]
         self.m = product(self.lead)
         self.dtype = var.tensor.dtype  # of the sums
+        self.in_pairs = has_float_pairs(w.tensor, w.tensor.ndim - 2)
         rows = int_value(product((*self.batch, self.m))) or 64
         self.work = max(rows, FETCH) * self.n * self.k // 8
 
@@ -131,7 +133,8 @@ class _PanelRows:
         self.steps = c.k // 2 if self.odd else -(-c.k // c.together)
         quads, self.whole, tail_quads = (1, 0, 0)
         if self.steps >= 4:
-            quads, self.whole, tail_quads = pieces_of(self.steps // 4, 4 * c.together, term_limit)
+            terms = 4 if c.in_pairs else 4 * c.together  # of a quad that a register sums
+            quads, self.whole, tail_quads = pieces_of(self.steps // 4, terms, term_limit)
         self.size, self.rest = quads * 4, tail_quads * 4 + self.steps % 4
 
     @property
@@ -177,6 +180,8 @@ class _PanelRows:
 
     def sums(self, total: Buffer, row: Expr) -> Stmt:
         """All products of a row, added to its total."""
+        if self.pieces == 1 and self.c.in_pairs:
+            return self.piece(total, (), row, IntImm(0), self.steps)
         if self.pieces == 1:
             sums = self.terms(total, row, IntImm(0), self.steps) if self.steps else seq()
             single: Callable[..., Stmt] = lambda o, lane: self.single(total, row, o, lane)  # noqa: E731
@@ -193,20 +198,22 @@ class _PanelRows:
         self, total: Buffer, place: tuple[Expr, ...], row: Expr, lo: Expr, count: int
     ) -> Stmt:
         """`count` steps from `lo` on, of a row whose total is at a place."""
-        return add_piece(total, lambda part: self.terms(part, row, lo, count), place=place)
+        terms: Callable[[Buffer], Stmt] = lambda part: self.terms(part, row, lo, count)  # noqa: E731
+        return (add_pairs if self.c.in_pairs else add_piece)(total, terms, place=place)
 
     def terms(self, acc: Buffer, row: Expr, lo: Expr, count: int) -> Stmt:
         """Products, added to vectors of registers."""
         c = self.c
+        width = c.lanes // (1 + c.in_pairs)
 
         def term(k: Expr, o: Expr, lane: Expr, b: Expr) -> Stmt:
-            column = simplify((o * c.lanes + lane) * c.together + b)
+            column = simplify((o * width + lane) * c.together + b)
             weight = Load(c.w, (*self.batch, self.p, simplify(lo + k), column))
             x = c.input(self.batch, row, simplify((lo + k) * c.together + b))
-            return add_product(acc, (o, lane), x, weight)
+            return add_product(acc, (o, lane * 2 + b if c.in_pairs else lane), x, weight)
 
         roles = ["term", "vector", "lane", "dot"]
-        return nest(["k", "o", "l", "b"], [count, *self.shape, c.together], term, roles)
+        return nest(["k", "o", "l", "b"], [count, acc.shape[0], width, c.together], term, roles)
 
     def single(self, total: Buffer, row: Expr, o: Expr, lane: Expr) -> Stmt:
         """The last term of an odd number of terms, which has no pair."""

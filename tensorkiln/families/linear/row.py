@@ -22,12 +22,14 @@ from tensorkiln.kernels.knobs import (
 from tensorkiln.kernels.layouts import (
     adjacent,
     by_lanes,
+    has_float_pairs,
     has_kernel,
     has_vectors,
     is_float32,
     takes_pairs,
     takes_tiles,
     together,
+    wants_float_pairs,
 )
 from tensorkiln.target import Target
 from tensorkiln.target.registers import highest, max_rows, scalar_tile
@@ -65,7 +67,9 @@ def _linear_layouts(call: Call, out: TensorType, target: Target) -> Layouts | No
         return None
     if not has_vectors(target) and w.array.size == 1:
         return None  # a single number becomes part of the group
-    nr = _panel(call, target)
+    # Of pairs a panel is a vector of columns, whose sums take two vectors.
+    pairs = wants_float_pairs(call, target)
+    nr = target.vector_lanes("float32") if pairs else _panel(call, target)
     few = adjacent(call, target)
     panels = f"B/{nr} A/{few} B%{nr} A%{few}" if few > 1 else f"B/{nr} A B%{nr}"
     bias = [by_lanes(target)] * len(call.args[2:])
@@ -174,8 +178,9 @@ def _knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
     for d in out.shape[w.ndim - 2 : -1]:
         rows = rows * n if rows is not None and (n := int_value(d)) is not None else None
     terms = -(-(int_value(w.shape[-2]) or 1) // few)
-    untuned = max_rows(target, vectors, integers)
-    limit = highest(target, vectors, integers)
+    sums = vectors * (1 + has_float_pairs(w, w.ndim - 2))
+    untuned = max_rows(target, sums, integers)
+    limit = highest(target, sums, integers)
     columns = int_value(w.shape[-1]) or 1
     panels = columns // nr if call.op == "linear" else 1  # of a matmul, they were just packed
     tiles = 2 if rows is None else -(-rows // untuned)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from tensorkiln.schedule.intrin.device import device_named
-from tensorkiln.schedule.intrin.dot import DOT4_I8, DOT4_ROW_I8, DOT_LANES
+from tensorkiln.schedule.intrin.dot import DOT4_I8, DOT4_ROW_I8, DOT_LANES, PAIRS
 from tensorkiln.schedule.intrin.fma import FMA_ROWS
 from tensorkiln.schedule.intrin.reduce import reduce_named
 from tensorkiln.schedule.intrin.shift import shift_named
@@ -16,7 +16,7 @@ from tensorkiln.schedule.intrin.warpgroup import warpgroup_named
 from tensorkiln.schedule.primitives.instruction import Instruction
 
 INSTRUCTIONS: dict[str, Instruction] = {
-    i.name: i for i in (*FMA_ROWS, DOT4_I8, DOT4_ROW_I8, *DOT_LANES)
+    i.name: i for i in (*FMA_ROWS, DOT4_I8, DOT4_ROW_I8, *DOT_LANES, *PAIRS)
 }
 # Members of the families that have one for every number of lanes, to be listed in hints.
 EXAMPLES = (

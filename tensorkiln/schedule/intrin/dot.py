@@ -1,4 +1,5 @@
-"""Dot products of two or four narrow numbers, accumulated in 32 bits."""
+"""Dot products of two or four narrow numbers, accumulated in 32 bits, and products of pairs of
+float32, each of which has a sum of its own."""
 
 from __future__ import annotations
 
@@ -88,6 +89,39 @@ def dot_name(left_type: str, lanes: int, count: int) -> str:
     return f"dot{count}_{lanes}_{_OPERANDS[left_type]}"
 
 
+def pair_products(lanes: int) -> Instruction:
+    """acc[2*l + b] += a[b] * w[2*l + b] for b < 2 and every pair l of `lanes` lanes: the first
+    products of all pairs have sums of their own, and so have the second ones."""
+    a, w, acc = (buffer(n, (m,), "float32") for n, m in (("a", 2), ("w", lanes), ("acc", lanes)))
+    pair, b, zero = Var("l"), Var("b"), IntImm(0)
+    lane = pair * 2 + b
+    step = intrin("fma", Load(a, (b,)), Load(w, (lane,)), Load(acc, (lane,)))
+    terms = For(b, zero, const(2), "serial", Store(acc, (lane,), step))
+    nest = For(pair, zero, const(lanes // 2), "serial", terms)
+    two, all_lanes = Load(a, (Ramp(zero, IntImm(1), 2),)), (Ramp(zero, IntImm(1), lanes),)
+    repeated = Shuffle(two, two, (0, 1) * (lanes // 2))
+    value = intrin("fma", repeated, Load(w, all_lanes), Load(acc, all_lanes))
+    return Instruction.of(f"pair_products_{lanes}", (a, w, acc), nest, Store(acc, all_lanes, value))
+
+
+def pair_sums(lanes: int) -> Instruction:
+    """c[l] += p[2*l] + p[2*l + 1] for every lane l, of two vectors p: what `pair_products` sums
+    joins a total."""
+    p, c = buffer("p", (2, lanes), "float32"), buffer("c", (lanes,), "float32")
+    half, pair, zero = Var("h"), Var("l"), IntImm(0)
+    lane = half * (lanes // 2) + pair
+    first, second = (Load(p, (half, pair * 2 + b)) for b in range(2))
+    inside = Store(c, (lane,), Load(c, (lane,)) + (first + second))
+    pairs = For(pair, zero, const(lanes // 2), "serial", inside)
+    nest = For(half, zero, const(2), "serial", pairs)
+    all_lanes = Ramp(zero, IntImm(1), lanes)
+    low, high = (Load(p, (const(h), all_lanes)) for h in range(2))
+    even, odd = (Shuffle(low, high, tuple(range(b, 2 * lanes, 2))) for b in range(2))
+    total = Load(c, (all_lanes,)) + (even + odd)
+    return Instruction.of(f"pair_sums_{lanes}", (p, c), nest, Store(c, (all_lanes,), total))
+
+
+PAIRS = tuple(f(lanes) for f in (pair_products, pair_sums) for lanes in (4, 8, 16))
 DOT4_I8 = dot4()
 DOT4_ROW_I8 = dot4_row()
 DOT_LANES = tuple(dot_lanes(name, lanes) for name in DOTS for lanes in (4, 8, 16))
