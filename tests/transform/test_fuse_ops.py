@@ -323,6 +323,11 @@ VIEWS: dict[str, tuple[Build, list[str], int]] = {
         ["reshape", "softmax"],
         1,
     ),
+    "before a concatenation": (
+        lambda g, x: g.concat(g.reshape(x, shape=(2, 12)), rand(2, 3), axis=1),
+        ["reshape", "concat"],
+        1,
+    ),
     "before a product's epilogue": (
         lambda g, x: g.add(
             g.linear(x, rand(6, 6)),
