@@ -1,4 +1,4 @@
-"""Kernels on weights that are to be small: narrow panels, blocks of four channels, tables that are
+"""Kernels on weights that are to be small: narrow panels, blocks of few channels, tables that are
 read as a product has them."""
 
 from __future__ import annotations

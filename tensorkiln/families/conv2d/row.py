@@ -143,8 +143,10 @@ def _weights(call: Call, w: Constant, few: int, target: Target) -> Layout | Pack
         return Layout.parse(f"A/{nr} B/{block} C D B/{few}%{block // few} A%{nr} B%{few}")
     if channels < v // 2:
         return Layout.parse(f"A/{nr} B C D A%{nr}")
-    # Channels that are no whole block are filled up with zeros, or stored in smaller blocks.
-    b = min(4, v) if target.optimize == "size" and channels % v else v
+    # Of blocks as wide as a vector, a half or a quarter, the largest with the fewest zeros after
+    # the last channel: they are multiplied too. 24 channels in blocks of 8 took 0.75 of the time.
+    granules = [v >> k for k in range(3) if v >> k >= min(4, v)]
+    b = min(granules, key=lambda n: (-channels % n, -n))
     return Layout.parse(f"A/{nr} B/{b} C D B%{b} A%{nr}")
 
 
