@@ -184,7 +184,7 @@ def wants_float_pairs(call: Call, target: Target) -> bool:
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
     if (x.dtype, w.dtype) != (FLOAT32, FLOAT32) or not target.overwrites_operands:
         return False
-    if call.op == "conv2d":
+    if call.op in ("conv2d", "winograd_conv2d"):
         return (int_value(x.shape[1]) or 1) > 1
     even = w.ndim == 2 and (int_value(w.shape[0]) or 1) % 2 == 0
     return call.op == "linear" and even and _rows(x) >= TILED_ROWS

@@ -51,18 +51,28 @@ def add_pairs(total: Buffer, terms: Callable[[Buffer], Stmt], place: tuple[Expr,
     """As `add_piece`, of terms that come in pairs: `part` has two vectors for each of `total`, two
     lanes for each of its lanes, one of which sums the first terms of all pairs, the other the
     second ones."""
-    count, lanes = (static(n, "vectors of sums") for n in total.shape[len(place) :])
-    part = buffer("part", (2 * count, lanes), total.dtype, "local")
+    vector_count, lanes = total.shape[len(place) :]
+    part = buffer("part", (vector_count * 2, lanes), total.dtype, "local")
     zero = const(0, part.dtype)
 
-    def add(o: Expr, half: Expr, pair: Expr) -> Stmt:
-        lane = (*place, o, half * (lanes // 2) + pair)
-        first, second = (Load(part, (o * 2 + half, pair * 2 + b)) for b in range(2))
-        return Store(total, lane, Load(total, lane) + (first + second))
+    def add(o: Expr, lane: Expr, pair: Expr) -> Stmt:
+        return Store(total, (*place, o, lane), Load(total, (*place, o, lane)) + pair)
 
     start = vectors("zero", part.shape, lambda *index: Store(part, index, zero))
-    roles, extents = ["vector", "lane", "sum"], (count, 2, lanes // 2)
-    return within([part], start, terms(part), nest(["o", "h", "l"], extents, add, roles))
+    return within([part], start, terms(part), join_pairs(part, add))
+
+
+def join_pairs(part: Buffer, store: Callable[[Expr, Expr, Expr], Stmt], role: str = "sum") -> Stmt:
+    """`store(vector, lane, sum)` for every two lanes of `part` of one pair. `role`: "sum" if totals
+    grow by it, "total" if they are it."""
+    count, lanes = (static(n, "vectors of sums") for n in part.shape)
+
+    def join(o: Expr, half: Expr, pair: Expr) -> Stmt:
+        first, second = (Load(part, (o * 2 + half, pair * 2 + b)) for b in range(2))
+        return store(o, half * (lanes // 2) + pair, first + second)
+
+    roles = ["vector", "lane", role]
+    return nest(["o", "h", "l"], (count // 2, 2, lanes // 2), join, roles)
 
 
 def pieces_of(units: int, terms_per_unit: int, max_terms: int = SUM_TERMS) -> tuple[int, int, int]:

@@ -8,8 +8,9 @@
 
 Plain programs give role "vector" to loops over vectors, and "lane" to loops over the lanes of a
 vector. Every other loop inside a tile belongs to a sum; "dot" is the loop over the few numbers
-whose products one dot-product instruction sums, or two of which an instruction multiplies; "sum"
-is the loop over sums of such pairs (schedule/accumulate.py).
+whose products one dot-product instruction sums, or two of which an instruction multiplies. "sum"
+is the loop over sums of such pairs that join totals (schedule/accumulate.py), "total" over those
+that start totals.
 """
 
 from __future__ import annotations
@@ -77,11 +78,11 @@ def lanes(s: Schedule, parent: str) -> None:
 def in_lanes(s: Schedule, lane: str) -> None:
     """Vectorize a loop over lanes. If each lane sums a few products of narrow numbers, or has two
     products of float32 (the loop inside has role "dot"), replace both loops by an instruction, and
-    so where it adds up two sums (role "sum")."""
+    so where two sums join a total (role "sum") or start one ("total")."""
     inside, *siblings = s.children(lane)
     role = "" if siblings else s.role(inside)
-    if role == "sum":
-        s.tensorize(lane, f"pair_sums_{static(s.loop(inside).extent, 'lanes') * 2}")
+    if role in ("sum", "total"):
+        s.tensorize(lane, f"pair_{role}s_{static(s.loop(inside).extent, 'lanes') * 2}")
     elif role == "dot":
         lanes, count = (static(s.loop(x).extent, "lanes") for x in (lane, inside))
         steps = (x for x in walk_stmt(s.loop(inside)) if isinstance(x, Store))

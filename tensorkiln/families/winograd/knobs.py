@@ -11,6 +11,7 @@ from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.kernels.estimates import expected
 from tensorkiln.kernels.knobs import Knob, fetch_knob, knob, steps_knob
+from tensorkiln.kernels.layouts import has_float_pairs
 from tensorkiln.kernels.tiles import tile_cycles, tiles
 from tensorkiln.ops.winograd import TAPS, tiles_at_once
 from tensorkiln.target import Target
@@ -52,19 +53,21 @@ def winograd_knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, .
     assert isinstance(x, TensorType) and isinstance(u, TensorType)
     if out.layout is None or u.layout is None:
         return ()
-    lanes, nr = target.vector_lanes("float32"), u.memory.axes[-1].modulus
+    pairs = has_float_pairs(u, 1)
+    lanes, nr = target.vector_lanes("float32"), u.memory.axes[-2 if pairs else -1].modulus
     outputs, inputs = (int_value(t.shape[1]) or 1 for t in (out, x))
     tile: tuple[int, int] = call.attrs.tile
     grid = [expected((n + m - 1) // m) for n, m in zip(out.shape[2:], tile, strict=True)]
     products = prod(m + TAPS - 1 for m in tile)
     c = _Sizes(prod(grid), products, -(-inputs // lanes), -(-outputs // nr), nr // lanes, lanes)
-    rows = max_rows(target, c.vectors)
+    sums = c.vectors * (1 + pairs)
+    rows = max_rows(target, sums)
     blocks, by_blocks = _fewest_cycles(c, target, rows)
     fewest = -(-c.tiles // c.largest)
     counts = {-(-c.tiles // -(-c.tiles // n)) for k in _BLOCKS if (n := k * fewest) <= c.tiles}
     return (
-        knob("rows", range(1, highest(target, c.vectors) + 1), rows, "tiles of a register tile"),
-        steps_knob(lanes),
+        knob("rows", range(1, highest(target, sums) + 1), rows, "tiles of a register tile"),
+        steps_knob(lanes // (1 + pairs)),
         knob("blocks", counts, blocks, "blocks that the tiles of an image are cut into"),
         knob("by_blocks", (0, 1), int(by_blocks), "1: threads share blocks; 0: panels of each"),
         fetch_knob(nr * 4, 0 if by_blocks else _FETCHED),

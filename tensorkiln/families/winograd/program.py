@@ -13,7 +13,8 @@ equal modulo d, and columns likewise, read no others' inputs: they are an image 
 Sums are taken in shorter pieces than those of direct convolutions (schedule/accumulate.py), because
 the output transform enlarges their errors; the order of the additions depends on shapes alone.
 
-Roles of loops: "tile", "channel" of the input; "vector" and "lane" as in schedule/register_tile.py.
+Roles of loops: "tile", "granule" of input channels and "channel" of those; "vector", "lane", "dot",
+"sum" and "total" as in schedule/register_tile.py.
 The schedule finds the others by their place in the nest.
 """
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import add, sub
 
 import numpy as np
@@ -40,8 +42,10 @@ from tensorkiln.ir.expr import (
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Alloc, If, PrimFunc, Stmt, Store, seq
 from tensorkiln.kernels.estimates import expected
+from tensorkiln.kernels.layouts import has_float_pairs
 from tensorkiln.ops.winograd import TAPS, matrices
 from tensorkiln.schedule.access import lane_bounds
+from tensorkiln.schedule.accumulate import join_pairs
 from tensorkiln.schedule.build import loop, nest, vectors, within
 from tensorkiln.schedule.channel_blocks import ChannelBlocks, size_of
 from tensorkiln.schedule.group import Group, inplace_params, static, view_index
@@ -59,7 +63,15 @@ class Winograd(ChannelBlocks):
         assert isinstance(x, RVar) and isinstance(u, RVar)
         self.x, self.u = group.buffers[x], group.buffers[u]
         self.xt = x.tensor
-        self.set_panels(u.tensor.memory.axes[-1].modulus // self.lanes)
+        # Whether two input channels are multiplied at once (schedule/accumulate.py).
+        self.in_pairs = has_float_pairs(u.tensor, 1)
+        nr = u.tensor.memory.axes[-2 if self.in_pairs else -1].modulus
+        if self.in_pairs:
+            shape = (*u.tensor.physical_shape[:-2], as_expr(nr * 2))
+            self.u = group.buffers[u] = replace(self.u, shape=shape)
+        # The role of the loop whose rounds fetch weights ahead.
+        self.sum_role = "granule" if self.in_pairs else "channel"
+        self.set_panels(nr // self.lanes)
         self.pad: tuple[int, int] = self.call.attrs.padding[:2]
         self.tile: tuple[int, int] = self.call.attrs.tile
         self.dilation: tuple[int, int] = self.call.attrs.dilation
@@ -138,7 +150,7 @@ class Winograd(ChannelBlocks):
 
     def summands(self) -> tuple[int, int, int]:
         """(input channel blocks per piece of a sum, whole pieces, blocks of a last short piece)."""
-        size = max(1, SUM_TERMS // self.lanes)
+        size = max(1, SUM_TERMS * (1 + self.in_pairs) // self.lanes)
         return size, self.input_blocks // size, self.input_blocks % size
 
 
@@ -297,30 +309,37 @@ def _inputs(c: Winograd, v: Buffer, n: Expr, t: Expr, lead: tuple[Expr, ...]) ->
 
 def _products(c: Winograd, v: Buffer, sums: Buffer, panel: Expr, lead: tuple[Expr, ...]) -> Stmt:
     """P[x] = sum over the input channels of V[x] * U[x], for each transformed value x."""
-    size, whole, tail_size = c.summands()
+    (size, whole, tail_size), few = c.summands(), 1 + c.in_pairs
+    roles = ["granule", "channel", "vector", "lane", "dot"]
 
     def value(x: Expr) -> Stmt:
         def piece(lo: Expr, count: int, first: bool) -> Stmt:
-            part = buffer("part", (c.vectors, c.lanes), c.dtype, "local")
+            width = c.lanes // few
+            part = buffer("part", (c.vectors * few, c.lanes), c.dtype, "local")
 
-            def term(g: Expr, k: Expr, o: Expr, lane: Expr) -> Stmt:
-                block = simplify(lo + g)
-                index = (panel, x // c.inner[1], x % c.inner[1], block, k, o * c.lanes + lane)
+            def term(g: Expr, k: Expr, o: Expr, lane: Expr, b: Expr) -> Stmt:
+                block, place = simplify(lo + g), (o, simplify(lane * few + b))
+                column = (o * width + lane) * few + b
+                index = (panel, x // c.inner[1], x % c.inner[1], block, k, column)
                 weight = Load(c.u, tuple(map(simplify, index)))
-                total = intrin("fma", Load(v, (*lead, x, block, k)), weight, Load(part, (o, lane)))
-                return Store(part, (o, lane), total)
+                value = Load(v, (*lead, x, block, simplify(k * few + b)))
+                return Store(part, place, intrin("fma", value, weight, Load(part, place)))
 
-            def keep(o: Expr, lane: Expr) -> Stmt:
-                have, index = Load(part, (o, lane)), (*lead, x, o, lane)
-                return Store(sums, index, have if first else Load(sums, index) + have)
+            def keep(o: Expr, lane: Expr, value: Expr) -> Stmt:
+                index = (*lead, x, o, lane)
+                return Store(sums, index, value if first else Load(sums, index) + value)
 
             zero = const(0, part.dtype)
-            roles = ["", "channel", "vector", "lane"]
+            extents = (count, width, c.vectors * few, width, few)
+            if c.in_pairs:
+                end = join_pairs(part, keep, "total" if first else "sum")
+            else:
+                end = vectors("keep", part.shape, lambda o, v: keep(o, v, Load(part, (o, v))))
             return within(
                 [part],
                 vectors("zero", part.shape, lambda o, lane: Store(part, (o, lane), zero)),
-                nest(["g", "c", "o", "l"], [count, c.lanes, *part.shape], term, roles),
-                vectors("keep", part.shape, keep),
+                nest(["g", "c", "o", "l", "b"], extents, term, roles),
+                end,
             )
 
         def pieces(lo: int, count: int, blocks: int) -> Stmt | None:

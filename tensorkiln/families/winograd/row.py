@@ -30,7 +30,7 @@ from tensorkiln.ir.relax import Binding, Call, Constant, RVar, TensorType, const
 from tensorkiln.kernels.estimates import SMALL, USUAL, expected
 from tensorkiln.kernels.family import Algorithm, Family, Layouts, Rewriter
 from tensorkiln.kernels.fusion import elementwise_epilogue
-from tensorkiln.kernels.layouts import by_lanes, channel_blocks, takes_tiles
+from tensorkiln.kernels.layouts import by_lanes, channel_blocks, takes_tiles, wants_float_pairs
 from tensorkiln.ops import call as op_call
 from tensorkiln.ops.winograd import POINTS, TAPS, transformed_filter
 from tensorkiln.target import Target
@@ -92,6 +92,8 @@ def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
     lanes, blocks = target.vector_lanes("float32"), channel_blocks(target)
     nr = lanes * panel_vectors(u.type, target)[0]
     weights = Layout.parse(f"A/{nr} C D B/{lanes} B%{lanes} A%{nr}")
+    if wants_float_pairs(call, target):
+        weights = Layout.parse(f"A/{lanes} C D B/{lanes} B/2%{lanes // 2} A%{lanes} B%2")
     bias = [by_lanes(target)] * len(call.args[2:])
     return Layouts((with_padding(blocks, call), weights, *bias), blocks)
 

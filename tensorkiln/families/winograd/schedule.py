@@ -46,7 +46,7 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
     _terms(s, c)
     product = _steps(s, tile, rows, shared and not by_blocks)
     s.set_scope("part", "register")
-    fetch_ahead(s, c.u, group.knob("fetch"), panels=[product])
+    fetch_ahead(s, c.u, group.knob("fetch"), c.sum_role, panels=[product])
     return s
 
 
@@ -98,15 +98,19 @@ def _of_unknown_size(
             sink(s, *s.children(tail))
     _vectors(s, outputs)
     s.set_scope("part", "register")
-    fetch_ahead(s, c.u, c.group.knob("fetch"), panels=[value])
+    fetch_ahead(s, c.u, c.group.knob("fetch"), c.sum_role, panels=[value])
     return s
 
 
 def _terms(s: Schedule, c: Winograd) -> None:
     """Unroll the sums over the channels of a block."""
     terms = c.group.knob("terms")
+    steps = c.lanes // (1 + c.in_pairs)
     for loop in s.loops(role="channel"):
-        s.unroll(s.split(loop, terms).inner if c.lanes > terms else loop)
+        s.unroll(s.split(loop, terms).inner if steps > terms else loop)
+    for loop in s.loops(role="granule") if c.in_pairs and steps < terms else ():
+        if s.reaches(loop, terms // steps):
+            s.unroll(s.split(loop, terms // steps, tail="peel").inner)
 
 
 def _unit(vectors: int, rows: int) -> int:

@@ -104,24 +104,27 @@ def pair_products(lanes: int) -> Instruction:
     return Instruction.of(f"pair_products_{lanes}", (a, w, acc), nest, Store(acc, all_lanes, value))
 
 
-def pair_sums(lanes: int) -> Instruction:
+def pair_sums(lanes: int, starts: bool = False) -> Instruction:
     """c[l] += p[2*l] + p[2*l + 1] for every lane l, of two vectors p: what `pair_products` sums
-    joins a total."""
+    joins a total, or starts one (c[l] = ..., `pair_totals`)."""
     p, c = buffer("p", (2, lanes), "float32"), buffer("c", (lanes,), "float32")
     half, pair, zero = Var("h"), Var("l"), IntImm(0)
     lane = half * (lanes // 2) + pair
     first, second = (Load(p, (half, pair * 2 + b)) for b in range(2))
-    inside = Store(c, (lane,), Load(c, (lane,)) + (first + second))
+    inside = Store(c, (lane,), first + second if starts else Load(c, (lane,)) + (first + second))
     pairs = For(pair, zero, const(lanes // 2), "serial", inside)
     nest = For(half, zero, const(2), "serial", pairs)
     all_lanes = Ramp(zero, IntImm(1), lanes)
     low, high = (Load(p, (const(h), all_lanes)) for h in range(2))
     even, odd = (Shuffle(low, high, tuple(range(b, 2 * lanes, 2))) for b in range(2))
-    total = Load(c, (all_lanes,)) + (even + odd)
-    return Instruction.of(f"pair_sums_{lanes}", (p, c), nest, Store(c, (all_lanes,), total))
+    total = even + odd if starts else Load(c, (all_lanes,)) + (even + odd)
+    name = f"pair_{'totals' if starts else 'sums'}_{lanes}"
+    return Instruction.of(name, (p, c), nest, Store(c, (all_lanes,), total))
 
 
-PAIRS = tuple(f(lanes) for f in (pair_products, pair_sums) for lanes in (4, 8, 16))
+PAIRS = tuple(
+    i for n in (4, 8, 16) for i in (pair_products(n), pair_sums(n), pair_sums(n, starts=True))
+)
 DOT4_I8 = dot4()
 DOT4_ROW_I8 = dot4_row()
 DOT_LANES = tuple(dot_lanes(name, lanes) for name in DOTS for lanes in (4, 8, 16))
