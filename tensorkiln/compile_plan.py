@@ -103,11 +103,13 @@ class CompilePlan:
             )
         return self.relax[:place], self.relax[place:]
 
-    def with_cache(self, cache: KernelCache | None) -> CompilePlan:
-        """This plan with a cache, which `LowerGroups` gets too if objects are made."""
+    def for_run(self, cache: KernelCache | None, jobs: int) -> CompilePlan:
+        """This plan with a cache, which `LowerGroups` gets too if objects are made, and the number
+        of kernels that it schedules at a time."""
         object_cache = cache if self.makes_objects else None
         relax = (
-            replace(p, cache=object_cache) if isinstance(p, LowerGroups) else p for p in self.relax
+            replace(p, cache=object_cache, jobs=jobs) if isinstance(p, LowerGroups) else p
+            for p in self.relax
         )
         return replace(self, relax=tuple(relax), cache=cache)
 

@@ -309,7 +309,7 @@ def compile(
     (code `workspace`) before code is generated; so is one that overflows a pool.
     With `debug`, graph functions also return what each of their kernels computes, as further
     outputs, for `tk.verify`; kernels and schedules are the same (docs/howto/it-is-wrong.md).
-    `jobs` is how many kernels are compiled at a time, by as many processes; None: as
+    `jobs` is how many kernels are scheduled and compiled at a time, by as many processes; None: as
     KILN_COMPILE_JOBS says. The bytes are the same.
     `records` are measured choices of schedules: the path of a file, `Records`, or a list of them
     (docs/formats/records.md). Those of other targets and kernels are left alone; those that fit
@@ -328,7 +328,8 @@ def compile(
     note_baseline(plan.cpu, progress)
     config, progress = read_config(), watched(progress)
     plan = plan.with_records(choices, progress.note) if choices else plan
-    plan = plan.with_cache(kernel_cache())
+    jobs = jobs or config.compile_jobs or 2
+    plan = plan.for_run(kernel_cache(), jobs)
     budget = read_budget(max_workspace, plan.cpu.memory)
     runner = make_runner(instruments, config, plan.passes)
     require_well_formed(mod, runner.verified)
@@ -336,7 +337,7 @@ def compile(
     mod, fused = planned_module(mod, plan, runner, progress)
     require_memory(mod, plan.cpu.memory, budget, accelerators(plan.target))
     mod, objects = lowered_module(mod, plan, runner, progress)
-    parts = library_parts(mod, plan, objects, policy, jobs or config.compile_jobs or 2, progress)
+    parts = library_parts(mod, plan, objects, policy, jobs, progress)
     progress.phase("pack weights")
     origin = origin_of(mod, source, freeze, relax_pipeline, tir_pipeline, system_lib_prefix, debug)
     parts = replace(

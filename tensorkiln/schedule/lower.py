@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeGuard
 
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.conditions import SizeCondition, conditions_of, with_conditions
 from tensorkiln.ir.expr import Expr, IntImm, Var, as_expr, binary
 from tensorkiln.ir.kept import with_kernels_renamed
 from tensorkiln.ir.known_attrs import CHECKED_INDICES
-from tensorkiln.ir.known_kernel import KernelKey
+from tensorkiln.ir.known_kernel import KernelKey, KnownKernel
 from tensorkiln.ir.module import AnyFunction, AnyKernel, IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, GlobalRef, ShapeValue
 from tensorkiln.ir.stmt import Assert, Param, PrimFunc, TensorProgram
@@ -34,41 +35,33 @@ class LowerGroups:
     ->  T.prim_func conv2d_relu(...)         + main: y = conv2d_relu(x, w, symbols)
 
     Kernels that `cache` knows are not scheduled: they become `KnownKernel`s. `compile` hands it to
-    the pass; without it, every kernel is scheduled.
+    the pass; without it, every kernel is scheduled. Of many kernels `jobs` are scheduled at a time.
 
     Needs: `fuse_ops`.
     """
 
     target: Target
     cache: KernelCache | None = field(default=None, repr=False, compare=False)
+    jobs: int = field(default=1, repr=False, compare=False)
 
     def __call__(self, mod: IRModule) -> IRModule:
         """The module with a kernel for each distinct group in place of the primitive functions;
         `mod` itself if it has no primitive functions."""
-        kernels: dict[str, AnyKernel] = {}
-        keys: dict[str, KernelKey] = {}
-        renamed: dict[str, str] = {}
-        symbols: dict[str, tuple[Expr, ...]] = {}
-        tuned: dict[str, tuple[str, str]] = {}
-        other_functions: list[AnyFunction] = []
-        for f in mod.functions:
-            if not isinstance(f, Function) or not f.is_primitive or f.external:
-                other_functions.append(f)
-                continue
-            target, device = target_in(self.target, f.attrs), device_key(self.target, f.attrs)
-            group = Group(f, f.name, target)
-            symbols[f.name] = (*group.symbols, *_index_numbers(group))
+        other_functions = [f for f in mod.functions if not _is_group(f)]
+        groups: list[tuple[Group, str]] = []
+        distinct: dict[str, _DistinctGroup] = {}
+        for f in filter(_is_group, mod.functions):
+            group = Group(f, f.name, target_in(self.target, f.attrs))
             text, names = nameless_text(f)
-            if text not in kernels:
-                key = KernelKey(f"{target_of_kernels(target)}\n{text}", names)
-                kernel, is_known = self._kernel(group, target, key)
-                kernels[text] = _on_device(_with_checked_indices(kernel, group), device)
-                if is_known:
-                    keys[f.name] = key
-            renamed[f.name] = kernels[text].name
-            knobs = group.given(kernels[text].op_class)
-            if knobs:
-                tuned[kernels[text].name] = kernels[text].op_class, text_of(knobs)
+            groups.append((group, text))
+            if text not in distinct:
+                key = KernelKey(f"{target_of_kernels(group.target)}\n{text}", names)
+                device = device_key(self.target, f.attrs)
+                distinct[text] = _DistinctGroup.of(group, key, device)
+        kernels, keys = self._kernels(distinct)
+        renamed = {group.name: kernels[text].name for group, text in groups}
+        symbols = {g.name: (*g.symbols, *_index_numbers(g)) for g, _ in groups}
+        tuned = _tuned((group, kernels[text]) for group, text in groups)
         written = {f.name for f in other_functions if _by_others(f)}
         if not renamed and not written:
             return mod
@@ -81,21 +74,77 @@ class LowerGroups:
         lowered = mod.with_functions((*graphs, *kernels.values()))
         return replace(lowered, kernel_keys={**lowered.kernel_keys, **keys})
 
-    def _kernel(self, group: Group, target: Target, key: KernelKey) -> tuple[AnyKernel, bool]:
-        """The kernel of a group, from the cache or scheduled now, and whether a later compile may
-        take it from the cache by `key`."""
+    def _kernels(
+        self, groups: Mapping[str, _DistinctGroup]
+    ) -> tuple[dict[str, AnyKernel], dict[str, KernelKey]]:
+        """The kernels of groups, from the cache or scheduled now, by the texts of the groups; and
+        by name the keys of those that a later compile may take from the cache."""
+        stored = {text: self._stored(g) for text, g in groups.items()}
+        missing = [g for text, g in groups.items() if stored[text] is None]
+        programs = iter(_scheduled(missing, self.jobs) if missing else ())
+        kernels: dict[str, AnyKernel] = {}
+        keys: dict[str, KernelKey] = {}
+        for text, g in groups.items():
+            kernel = stored[text] or next(programs)
+            if isinstance(kernel, KnownKernel) or g.is_described_by(kernel):
+                keys[g.group.name] = g.key
+            kernels[text] = _on_device(_with_checked_indices(kernel, g.group), g.device)
+        return kernels, keys
+
+    def _stored(self, g: _DistinctGroup) -> KnownKernel | None:
+        """The kernel of a group if the cache has it."""
+        if self.cache is None or g.is_foreign or not KINDS[g.group.target.kind].is_cpu:
+            return None
+        make = partial(_scheduled_anew, g.group.function, g.group.target)
+        return self.cache.kernel(g.group.name, g.key.source, g.forms, make)
+
+
+@dataclass(frozen=True, slots=True)
+class _DistinctGroup:
+    """A group that shares its kernel with groups of the same text. `numbers` are parameters that
+    the kernel takes after those of the group, and `forms` the two forms of each parameter, before
+    the group is scheduled; `device` is the key of the device of a composite that it is for."""
+
+    group: Group
+    key: KernelKey
+    device: str
+    numbers: tuple[Var, ...]
+    forms: tuple[tuple[Param, Param], ...]
+
+    @staticmethod
+    def of(group: Group, key: KernelKey, device: str) -> _DistinctGroup:
+        """The group before it is scheduled, which changes its parameters."""
         numbers = _index_params(group)
-        if any(row.owner for row in families(target).of(group.main.op)):
-            # `key` does not cover the code of the other package.
-            return _scheduled(group, target, numbers), False
-        forms = tuple(zip((*group.params, *numbers), (*group.flat_params, *numbers), strict=True))
-        if self.cache is not None and KINDS[target.kind].is_cpu:
-            make = partial(_scheduled_anew, group.function, target)
-            cached_kernel = self.cache.kernel(group.name, key.source, forms, make)
-            if cached_kernel is not None:
-                return cached_kernel, True
-        kernel = _scheduled(group, target, numbers)
-        return kernel, _is_described(kernel, group.name, forms)
+        shaped, flat = (*group.params, *numbers), (*group.flat_params, *numbers)
+        return _DistinctGroup(group, key, device, numbers, (*zip(shaped, flat, strict=True),))
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another package may schedule it, whose code `key` does not cover."""
+        group = self.group
+        return any(row.owner for row in families(group.target).of(group.main.op))
+
+    def is_described_by(self, f: PrimFunc) -> bool:
+        """Whether a `KnownKernel` can stand for the group's kernel: it has its group's name, and
+        parameters in one of their two forms, and no attributes, assertions or calls of C
+        functions."""
+        if self.is_foreign or f.name != self.group.name or f.public or f.attrs != NO_ATTRS:
+            return False
+        if len(f.params) != len(self.forms) or extern_names(f):
+            return False
+        pairs = zip(f.params, self.forms, strict=True)
+        matches = all(p is shaped or p is flat for p, (shaped, flat) in pairs)
+        return matches and not any(isinstance(s, Assert) for s in walk_stmt(f.body))
+
+
+def _is_group(f: AnyFunction) -> TypeGuard[Function]:
+    return isinstance(f, Function) and f.is_primitive and not f.external
+
+
+def _tuned(kernels: Iterable[tuple[Group, AnyKernel]]) -> dict[str, tuple[str, str]]:
+    """The class of each kernel whose knobs a group says, and these, by the kernel's name."""
+    rows = ((kernel, group.given(kernel.op_class)) for group, kernel in kernels)
+    return {f.name: (f.op_class, text_of(knobs)) for f, knobs in rows if knobs}
 
 
 def _index_numbers(group: Group) -> tuple[Expr, ...]:
@@ -133,30 +182,25 @@ def _on_device(kernel: AnyKernel, device: str) -> AnyKernel:
     return replace(kernel, attrs=Attrs.of(**kernel.attrs, target=device)) if device else kernel
 
 
-def _scheduled(group: Group, target: Target, numbers: tuple[Var, ...]) -> PrimFunc:
-    """The kernel of a group, which takes `numbers` after its own parameters."""
-    from tensorkiln.schedule.choose import schedule_group  # loads every schedule
+def _scheduled(groups: Sequence[_DistinctGroup], jobs: int) -> list[PrimFunc]:
+    """The kernels of groups, which take `numbers` after their own parameters. Groups that another
+    package may schedule are all scheduled in this process, which may have changed it."""
+    from tensorkiln.schedule.helpers import schedule_groups  # loads every schedule
 
-    kernel = schedule_group(group, target)
+    jobs = 1 if any(g.is_foreign for g in groups) else jobs
+    kernels = schedule_groups([g.group for g in groups], jobs)
+    return [_with_numbers(f, g.numbers) for f, g in zip(kernels, groups, strict=True)]
+
+
+def _with_numbers(kernel: PrimFunc, numbers: tuple[Var, ...]) -> PrimFunc:
     return replace(kernel, params=(*kernel.params, *numbers)) if numbers else kernel
 
 
 def _scheduled_anew(f: Function, target: Target) -> PrimFunc:
+    from tensorkiln.schedule.choose import schedule_group
+
     group = Group(f, f.name, target)
-    return _scheduled(group, target, _index_params(group))
-
-
-def _is_described(f: PrimFunc, name: str, forms: Sequence[tuple[Param, Param]]) -> bool:
-    """Whether a `KnownKernel` can stand for a kernel: it has its group's name, and parameters in
-    one of their two forms, and no attributes, assertions or calls of C functions."""
-    if f.name != name or f.public or f.attrs != NO_ATTRS or len(f.params) != len(forms):
-        return False
-    matches = all(
-        p is shaped or p is flat for p, (shaped, flat) in zip(f.params, forms, strict=True)
-    )
-    return matches and not (
-        extern_names(f) or any(isinstance(s, Assert) for s in walk_stmt(f.body))
-    )
+    return _with_numbers(schedule_group(group, target), _index_params(group))
 
 
 def _by_others(f: AnyFunction) -> bool:

@@ -8,6 +8,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -17,11 +18,10 @@ from tensorkiln.base.debug import PASSES, SOURCES, say, wants
 from tensorkiln.base.errors import InternalError
 from tensorkiln.base.frames import with_frame_room
 from tensorkiln.base.packages import require_package
-from tensorkiln.base.processes import python_command
+from tensorkiln.base.processes import python_command, read_frame, write_frame
 from tensorkiln.base.sources import source_digest
 from tensorkiln.base.version import VERSION
 from tensorkiln.codegen.llvm.features import features_of
-from tensorkiln.codegen.llvm.worker import read_frame, write_frame
 from tensorkiln.codegen.stack import local_bytes
 from tensorkiln.ir.known_kernel import KernelKey, KnownKernel
 from tensorkiln.ir.module import AnyKernel, IRModule
@@ -233,6 +233,18 @@ def _from_cache(kernel: CompiledKernel, on_done: Callable[[str], None]) -> Compi
     return kernel
 
 
+@dataclass(frozen=True, slots=True)
+class _Emission:
+    """The LLVM IR of a kernel that is still to be compiled, by which options, and its key in the
+    cache."""
+
+    name: str
+    ir: str
+    options: dict[str, object]
+    key: str
+    components: dict[str, str]
+
+
 def _compiled(
     funcs: Sequence[PrimFunc],
     target: Target,
@@ -248,7 +260,7 @@ def _compiled(
     from tensorkiln.codegen.llvm.emit import emit_llvm
 
     @with_frame_room
-    def one(f: PrimFunc) -> CompiledKernel:
+    def emitted(f: PrimFunc) -> CompiledKernel | _Emission:
         features = features_of(f, target)
         components = _object_key(f, target, features, emit)
         key = key_of(components)
@@ -260,20 +272,36 @@ def _compiled(
             return _from_cache(CompiledKernel(f.name, cached_code, True, key), on_done)
         ir = emit_llvm(f, target)
         say(SOURCES, f"{f.name}.ll\n{ir}")
-        code, assembly = workers.compile(f.name, ir, options_of(target, features, emit))
+        return _Emission(f.name, ir, options_of(target, features, emit), key, components)
+
+    def one(emission: Callable[[], CompiledKernel | _Emission]) -> CompiledKernel:
+        kernel = emission()
+        if isinstance(kernel, CompiledKernel):
+            return kernel
+        name, ir, key = kernel.name, kernel.ir, kernel.key
+        code, assembly = workers.compile(name, ir, kernel.options)
         texts = KernelTexts(ir, assembly.decode())
         if cache is not None:
-            cache.store.put(key, code, components)
+            cache.store.put(key, code, kernel.components)
             cache.store.put(
                 key_of(KernelTexts.components(key)), texts.to_bytes(), KernelTexts.components(key)
             )
-        on_done(f.name)
-        return CompiledKernel(f.name, code, False, key, texts)
+        on_done(name)
+        return CompiledKernel(name, code, False, key, texts)
 
     if cache is not None and wants(PASSES):
         _say_why_missed(funcs, target, cache, emit)
-    with Workers() as workers, ThreadPoolExecutor(max(1, jobs)) as pool:
-        return list(pool.map(one, funcs))
+    # Python writes one text at a time: ahead of the processes, which would else wait for it.
+    ahead = ThreadPoolExecutor(1)
+    with Workers() as workers, ahead, ThreadPoolExecutor(max(1, jobs)) as pool:
+        if jobs <= 1:
+            return list(pool.map(one, [partial(emitted, f) for f in funcs]))
+        emissions = [ahead.submit(emitted, f) for f in funcs]
+        try:
+            return list(pool.map(one, [e.result for e in emissions]))
+        finally:
+            for e in emissions:
+                e.cancel()
 
 
 def _say_why_missed(

@@ -16,7 +16,9 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from tensorkiln.base.processes import read_frame, write_frame
 
 
 def compile_text(text: str, options: dict[str, Any]) -> tuple[bytes, bytes]:
@@ -86,23 +88,6 @@ def _assembled(assembly: str, options: dict[str, Any]) -> bytes:
     cpu = "generic" if options["cpu"] == "x86-64" else options["cpu"]
     machine, module = _parsed(f'module asm "{quoted}"\n', {**options, "cpu": cpu})
     return bytes(machine.emit_object(module))
-
-
-def read_frame(stream: IO[bytes]) -> bytes | None:
-    """One length-prefixed block, or None at the end of the stream."""
-    head = stream.read(8)
-    if len(head) < 8:
-        return None
-    size = int.from_bytes(head, "little")
-    data = stream.read(size)
-    return data if len(data) == size else None
-
-
-def write_frame(stream: IO[bytes], data: bytes) -> None:
-    """Write one length-prefixed block."""
-    stream.write(len(data).to_bytes(8, "little"))
-    stream.write(data)
-    stream.flush()
 
 
 def main() -> None:
