@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tensorkiln.ir.dtype import HANDLE, DType
-from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, int_value
+from tensorkiln.ir.expr import Broadcast, Expr, ExprLike, IntImm, Ramp, as_expr, int_value
 
 # Where a buffer lives. global: parameters and workspace. local: the stack of one thread.
 # register: vector registers; every index but the last must be a constant after unrolling, and the
@@ -68,7 +68,10 @@ class Load(Expr):
     def dtype(self) -> DType:  # type: ignore[override]
         lanes = 1
         for i in self.indices:
-            lanes = max(lanes, i.dtype.lanes)
+            # Of a vector of indices, without the type of what it begins with.
+            n = i.lanes if isinstance(i, (Ramp, Broadcast)) else i.dtype.lanes
+            if n > lanes:
+                lanes = n
         return self.buffer.dtype.with_lanes(lanes)
 
 

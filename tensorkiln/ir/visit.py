@@ -119,6 +119,19 @@ def walk_stmt(s: Stmt) -> Iterator[Stmt]:
             stack.extend(below[::-1])
 
 
+def distinct_exprs(s: Stmt) -> Iterator[Expr]:
+    """Yield all expressions in a statement and in those below it, each object once."""
+    visited: set[int] = set()
+    for t in walk_stmt(s):
+        stack = [*_EXPRS[type(t)](t)]
+        while stack:
+            x = stack.pop()
+            if id(x) not in visited:
+                visited.add(id(x))
+                yield x
+                stack.extend(_EXPRS[type(x)](x))
+
+
 def free_vars(e: Expr) -> list[Var]:
     """Variables used in `e` in order of first appearance, also those that a Reduce in it binds."""
     variables: dict[Var, None] = {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.stmt import MatchBuffer, Prefetch, Stmt, Store
-from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
+from tensorkiln.ir.visit import distinct_exprs, walk, walk_stmt
 
 
 def used_in(s: Stmt) -> set[Buffer | Var]:
@@ -19,12 +19,11 @@ def used_in(s: Stmt) -> set[Buffer | Var]:
             buffers.add(t.buffer)
         elif isinstance(t, MatchBuffer):
             buffers |= {t.buffer, t.source}
-        for e in stmt_exprs(t):
-            for x in walk(e):
-                if isinstance(x, Var):
-                    variables.add(x)
-                elif isinstance(x, (Load, AddressOf)):
-                    buffers.add(x.buffer)
+    for x in distinct_exprs(s):
+        if isinstance(x, Var):
+            variables.add(x)
+        elif isinstance(x, (Load, AddressOf)):
+            buffers.add(x.buffer)
     return {*variables, *buffers, *(v for b in buffers for v in _sizes(b))}
 
 

@@ -23,7 +23,7 @@ from tensorkiln.ir.stmt import (
     Stmt,
     seq,
 )
-from tensorkiln.ir.visit import map_children, map_stmt
+from tensorkiln.ir.visit import free_vars, map_children, map_stmt
 
 # Statements that the unrolled loops of a program may become: of more, compilers make no code in a
 # useful time, and a processor's cache of instructions does not hold it.
@@ -33,7 +33,7 @@ MOST_STATEMENTS = 1 << 14
 def unroll_function(f: PrimFunc) -> PrimFunc:
     """`f` with every loop marked `unrolled` repeated. Raises UserError for symbolic extents, and
     for more than MOST_STATEMENTS statements."""
-    body = _stmt(f.body, {}, _Budget(f.name))
+    body = _Unroller(_Budget(f.name)).statement(f.body, {})
     return f if body is f.body else replace(f, body=body)
 
 
@@ -57,43 +57,67 @@ class _Budget:
             )
 
 
-def _stmt(s: Stmt, values: Mapping[Var, Expr], budget: _Budget) -> Stmt:
-    """`s` with unrolled loops repeated; `values` are the loop variables that became constants."""
-    memo: dict[int, tuple[Expr, Expr]] = {}
+class _Unroller:
+    """Repeats the loops of one program. Copies of an expression for the same values of the
+    variables in it are one object: in a tile of products each operand is that of many, and who
+    reads the program afterwards need look at it once."""
 
-    def ex(e: Expr) -> Expr:
-        if not values:
-            return e
+    def __init__(self, budget: _Budget) -> None:
+        self._budget = budget
+        # By identity: the variables in an expression, the values of a loop, and the copies of an
+        # expression by those values of its variables that are known, 0 for the others.
+        self._variables: dict[int, tuple[Var, ...]] = {}
+        self._values: dict[tuple[int, Expr], list[Expr]] = {}
+        self._copies: dict[tuple[int, ...], Expr] = {}
+        self._names: list[Var] = []  # in `_copies` by identity too
+
+    def statement(self, s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
+        """`s` with unrolled loops repeated; `values` are the loop variables that became
+        constants."""
+
+        def ex(e: Expr) -> Expr:
+            return self._expression(e, values) if values else e
+
+        match s:
+            case For(var, lo, extent, "unrolled", body):
+                start, count = ex(lo), int_value(ex(extent))
+                if count is None:
+                    raise UserError(
+                        f"unrolled loop over {var} has no constant extent",
+                        code="unroll",
+                        hint="T.serial, or split it by a constant first",
+                    )
+                self._budget.spend(count, var)
+                indices = self._values.get((id(s), start))
+                if indices is None:
+                    indices = [binary("add", start, const(i, var.dtype)) for i in range(count)]
+                    self._values[id(s), start] = indices
+                return seq(*(self.statement(body, {**values, var: i}) for i in indices))
+            case Seq(stmts) if values:
+                self._budget.spend(len(stmts) - 1, [*values][-1])
+            case Let(var, value, body) if values:
+                # A body repeated by an enclosing unrolled loop binds a fresh variable each time.
+                fresh = Var(var.name, var.dtype)
+                self._names.append(fresh)
+                return Let(fresh, ex(value), self.statement(body, {**values, var: fresh}))
+            case If(cond, then, orelse):
+                constant = int_value(ex(cond))
+                if constant is not None:
+                    branch = then if constant else orelse
+                    return Seq(()) if branch is None else self.statement(branch, values)
+        return map_stmt(s, ex, lambda t: self.statement(t, values))
+
+    def _expression(self, e: Expr, values: Mapping[Var, Expr]) -> Expr:
         if isinstance(e, Var):
             return values.get(e, e)
         if isinstance(e, (IntImm, FloatImm)):
             return e
-        entry = memo.get(id(e))
-        if entry is None:
-            entry = memo[id(e)] = (e, map_children(e, ex))
-        return entry[1]
-
-    match s:
-        case For(var, lo, extent, "unrolled", body):
-            start, count = ex(lo), int_value(ex(extent))
-            if count is None:
-                raise UserError(
-                    f"unrolled loop over {var} has no constant extent",
-                    code="unroll",
-                    hint="T.serial, or split it by a constant first",
-                )
-            budget.spend(count, var)
-            indices = [binary("add", start, const(i, var.dtype)) for i in range(count)]
-            return seq(*(_stmt(body, {**values, var: i}, budget) for i in indices))
-        case Seq(stmts) if values:
-            budget.spend(len(stmts) - 1, [*values][-1])
-        case Let(var, value, body) if values:
-            # A body repeated by an enclosing unrolled loop binds a fresh variable each time.
-            fresh = Var(var.name, var.dtype)
-            return Let(fresh, ex(value), _stmt(body, {**values, var: fresh}, budget))
-        case If(cond, then, orelse):
-            constant = int_value(ex(cond))
-            if constant is not None:
-                branch = then if constant else orelse
-                return Seq(()) if branch is None else _stmt(branch, values, budget)
-    return map_stmt(s, ex, lambda t: _stmt(t, values, budget))
+        variables = self._variables.get(id(e))
+        if variables is None:
+            variables = self._variables[id(e)] = tuple(free_vars(e))
+        key = (id(e), *[id(values[v]) if v in values else 0 for v in variables])
+        copy = self._copies.get(key)
+        if copy is None:
+            copy = map_children(e, lambda x: self._expression(x, values))
+            self._copies[key] = copy
+        return copy

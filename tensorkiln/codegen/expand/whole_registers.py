@@ -16,7 +16,7 @@ from tensorkiln.codegen.expand.offsets import register_key
 from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.stmt import Alloc, PrimFunc, Store
-from tensorkiln.ir.visit import replace_buffers, stmt_exprs, walk, walk_stmt
+from tensorkiln.ir.visit import distinct_exprs, replace_buffers, walk_stmt
 
 # By dimension: the first index, and how many.
 _Piece = tuple[tuple[int, int], ...]
@@ -35,13 +35,14 @@ def _overlapping(f: PrimFunc) -> list[Buffer]:
     for s in walk_stmt(f.body):
         if isinstance(s, Alloc) and s.buffer.scope == "register":
             pieces[s.buffer] = set()
-    for s in walk_stmt(f.body) if pieces else ():
+    if not pieces:
+        return []
+    for s in walk_stmt(f.body):
         if isinstance(s, Store) and s.buffer in pieces:
             pieces[s.buffer].add(_piece(f, s.buffer, s.indices))
-        for root in stmt_exprs(s):
-            for e in walk(root):
-                if isinstance(e, Load) and e.buffer in pieces:
-                    pieces[e.buffer].add(_piece(f, e.buffer, e.indices))
+    for e in distinct_exprs(f.body):
+        if isinstance(e, Load) and e.buffer in pieces:
+            pieces[e.buffer].add(_piece(f, e.buffer, e.indices))
     return [b for b, accesses in pieces.items() if _overlap(accesses)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from tensorkiln.codegen.expand.offsets import flat_offset, with_constants_apart
+from tensorkiln.codegen.expand.offsets import Offset, flat_offset, with_constants_apart
 from tensorkiln.codegen.llvm.arithmetic import int_binary
 from tensorkiln.codegen.llvm.conversions import convert
 from tensorkiln.codegen.llvm.types import memory_type
@@ -40,7 +40,7 @@ def base_address(
 ) -> tuple[str, int, int | None]:
     """Lane 0 as a pointer (one GEP per loop depth) and a constant number of bytes, and the
     distance between lanes. Accesses that differ only in that number share the pointer."""
-    flat, lane_stride = flat_offset(buf, indices)
+    flat, lane_stride = _offset(w, buf, indices)
     if lane_stride is None:
         return "", 0, None
     if w.constants_apart:
@@ -72,11 +72,28 @@ def base_address(
     return ptr, flat.constant * size, lane_stride
 
 
+def _offset(w: KernelWriter, buf: Buffer, indices: tuple[Expr, ...]) -> tuple[Offset, int | None]:
+    """As `flat_offset`, whose result is kept: unrolled loops share the indices of an access."""
+    key = (id(buf), id(indices))
+    entry = w.offsets.get(key)
+    if entry is None:
+        entry = w.offsets[key] = (*flat_offset(buf, indices), buf, indices)
+    return entry[0], entry[1]
+
+
 def alignment(buf: Buffer, indices: tuple[Expr, ...], start: int = 0) -> int:
     """The alignment of the address in bytes, as far as constant strides and factors tell; `start`
     is that of the buffer, if more is known than the buffer says."""
+    return _alignment(buf, flat_offset(buf, indices)[0], start)
+
+
+def alignment_of(w: KernelWriter, buf: Buffer, indices: tuple[Expr, ...]) -> int:
+    """As `alignment`, with all that is known of the buffer's start."""
+    return _alignment(buf, _offset(w, buf, indices)[0], w.aligns.get(buf, 0))
+
+
+def _alignment(buf: Buffer, flat: Offset, start: int) -> int:
     size = buf.dtype.bytes
-    flat, _ = flat_offset(buf, indices)
     align = max(start, buf.align)
     for n in [flat.constant, *(scale * _factor(e) for scale, e in flat.terms)]:
         n *= size

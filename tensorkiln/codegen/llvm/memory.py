@@ -9,7 +9,7 @@ from __future__ import annotations
 from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.expand.offsets import elements, register_key
 from tensorkiln.codegen.llvm import tiles
-from tensorkiln.codegen.llvm.addresses import address, alignment, base_address, lane_pointers
+from tensorkiln.codegen.llvm.addresses import address, alignment_of, base_address, lane_pointers
 from tensorkiln.codegen.llvm.lookup import looked_up
 from tensorkiln.codegen.llvm.types import llvm_type, memory_type
 from tensorkiln.codegen.llvm.writer import Expressions, KernelWriter, Statements
@@ -62,7 +62,7 @@ def _load_from(w: KernelWriter, e: Load, ptr: str, stride: int | None) -> str:
     dtype, buf = e.dtype, e.buffer
     t, element = memory_type(dtype), memory_type(dtype.element)
     if dtype.lanes == 1 or stride == 1:
-        v = w.line(f"load {t}, ptr {ptr}, align {alignment(buf, e.indices, w.aligns.get(buf, 0))}")
+        v = w.line(f"load {t}, ptr {ptr}, align {alignment_of(w, buf, e.indices)}")
     elif stride == 0:
         x = w.line(f"load {element}, ptr {ptr}")
         v = w.splat(x, DType("uint8") if dtype.is_bool else dtype.element, dtype.lanes)
@@ -133,7 +133,7 @@ def _store(w: KernelWriter, s: Store) -> None:
         value = w.line(f"zext {llvm_type(dtype)} {value} to {t}")
     if whole:
         hint = ", !nontemporal !0" if s.nontemporal else ""
-        align = alignment(s.buffer, s.indices, w.aligns.get(s.buffer, 0))
+        align = alignment_of(w, s.buffer, s.indices)
         w.emit(f"  store {t} {value}, ptr {ptr}, align {align}{hint}")
     for lane, p in enumerate(pointers):
         x = w.line(f"extractelement {t} {value}, i32 {lane}")

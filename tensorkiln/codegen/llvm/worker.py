@@ -14,11 +14,15 @@ generating.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 from tensorkiln.base.processes import read_frame, write_frame
+
+# Bytes that a string of LLVM IR holds as two hexadecimal digits.
+_QUOTED = re.compile(rb'[^ -~]|["\\]')
 
 
 def compile_text(text: str, options: dict[str, Any]) -> tuple[bytes, bytes]:
@@ -79,10 +83,8 @@ def _assembled(assembly: str, options: dict[str, Any]) -> bytes:
     llvm.initialize_native_asmparser()
     # LLVM emits a `.file` directive for the module itself.
     lines = (line for line in assembly.splitlines() if not line.startswith("\t.file\t"))
-    quoted = "".join(
-        chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:02X}"
-        for b in "\n".join([*lines, ""]).encode()
-    )
+    text = "\n".join([*lines, ""]).encode()
+    quoted = _QUOTED.sub(lambda m: b"\\%02X" % m[0][0], text).decode()
     # LLVM generates code for `x86-64` tuned as for `generic`, and the tuning decides how gaps for
     # alignment are filled.
     cpu = "generic" if options["cpu"] == "x86-64" else options["cpu"]

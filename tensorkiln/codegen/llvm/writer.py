@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorkiln.base.errors import InternalError
+from tensorkiln.codegen.expand.offsets import Offset
 from tensorkiln.codegen.llvm.types import llvm_type, parameter_type, suffix
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import INT64, DType
@@ -108,6 +109,8 @@ class KernelWriter:
         # identity with their results. `_known` is None between values.
         self._known: dict[str, str] | None = None
         self._seen: dict[int, tuple[Expr, str]] = {}
+        # By the identity of a buffer and of the indices of an access: its offset.
+        self.offsets: dict[tuple[int, int], tuple[Offset, int | None, Buffer, object]] = {}
         self._calls = 0  # number of calls of C functions so far
 
     # ---- nodes -------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.expand.offsets import flat_offset
-from tensorkiln.codegen.llvm.addresses import address, alignment, lane_pointers
+from tensorkiln.codegen.llvm.addresses import address, alignment_of, lane_pointers
 from tensorkiln.codegen.llvm.writer import KernelWriter
 from tensorkiln.ir.copies import LEAST, Copy, copy_of
 from tensorkiln.ir.stmt import If, Store
@@ -69,7 +69,7 @@ def _size(w: KernelWriter, copy: Copy) -> int:
     sides = ((into.buffer, into.indices), (load.buffer, load.indices))
     if lanes == 1 or any(flat_offset(b, indices)[1] != 1 for b, indices in sides):
         return size
-    align = min(alignment(b, indices, w.aligns.get(b, 0)) for b, indices in sides)
+    align = min(alignment_of(w, b, indices) for b, indices in sides)
     whole = next((n for n in _SIZES if align >= n and lanes * size % n == 0), size)
     return max(whole, size)
 

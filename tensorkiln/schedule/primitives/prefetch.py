@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import reduce
 from itertools import product
+from operator import add
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer
@@ -23,6 +25,7 @@ _UNKNOWN = 64
 # Fewer lines than this that are due in a step are fetched in fewer steps of a loop outside, but not
 # more than so many together: a core has 10 to 16 buffers for lines under way.
 _DUE, _TOGETHER = 0.5, 16
+_NONE = IntImm(0)
 
 
 def prefetch(f: PrimFunc, loop: str, buffer: str, ahead: int, locality: int = 2) -> PrimFunc:
@@ -127,8 +130,15 @@ def _piece(place: Place, box: Box) -> int:
 def _steps(s: For, buf: Buffer, count: int) -> set[str]:
     """The serial loops inside of `s` in whose steps the `count` lines of a parameter are fetched:
     all at one depth, or innermost at a smaller one."""
-    depth, steps = 1, _at_depth(s.body, buf, 1)
-    while (deeper := _at_depth(s.body, buf, depth + 1)) != steps:
+    readers: dict[int, bool] = {}  # by identity, since each is asked for at every depth
+
+    def reads(loop: For) -> bool:
+        if id(loop) not in readers:
+            readers[id(loop)] = any(x.buffer is buf for x in accesses(loop))
+        return readers[id(loop)]
+
+    depth, steps = 1, _at_depth(s.body, reads, 1)
+    while (deeper := _at_depth(s.body, reads, depth + 1)) != steps:
         total, deeper_total = (_estimate(_runs(s.body, x)) for x in (steps, deeper))
         if count < _DUE * deeper_total and count <= _TOGETHER * total:
             break
@@ -136,14 +146,14 @@ def _steps(s: For, buf: Buffer, count: int) -> set[str]:
     return steps
 
 
-def _at_depth(s: Stmt, buf: Buffer, depth: int) -> set[str]:
+def _at_depth(s: Stmt, reads: Callable[[For], bool], depth: int) -> set[str]:
     """The serial loops that read a parameter, `depth` of which are around it, themselves included;
-    the innermost where there are fewer."""
+    the innermost where there are fewer. `reads` says which loops read it."""
     serial = isinstance(s, For) and s.kind == "serial" and int_value(s.extent) != 1
     below = depth - 1 if serial else depth
-    inside = set().union(*(_at_depth(t, buf, below) for t in substmts(s))) if below else set()
+    inside = set().union(*(_at_depth(t, reads, below) for t in substmts(s))) if below else set()
     if isinstance(s, For) and serial and not inside:
-        return {s.var.name} if any(x.buffer is buf for x in accesses(s)) else set()
+        return {s.var.name} if reads(s) else set()
     return inside
 
 
@@ -151,9 +161,10 @@ def _runs(s: Stmt, steps: Collection[str]) -> Expr:
     """How many steps of these loops run in a statement."""
     if isinstance(s, For) and s.var.name in steps:
         return s.extent
-    inside: Expr = IntImm(0)
-    for t in substmts(s):
-        inside = inside + _runs(t, steps)
+    counts = [n for t in substmts(s) if (n := _runs(t, steps)) is not _NONE]
+    if not counts:  # as in all that has no loops
+        return _NONE
+    inside = reduce(add, counts)
     return simplify(s.extent * inside if isinstance(s, For) else inside)
 
 
