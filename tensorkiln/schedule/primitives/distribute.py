@@ -53,7 +53,7 @@ def fission(f: PrimFunc, loop: str, check: bool = True) -> tuple[PrimFunc, Fissi
                 f"set_scope({b.name!r}, 'global') before",
             )
     position = simplify(s.var - s.lo)
-    parts = [_expanded(t, s, position, wide, place) if wide else t for t in body.stmts]
+    parts = [_expanded(t, s, position, wide, place) for t in body.stmts]
     joined = _around(wide, replace(s, body=seq(*parts)))
     apart = [_own_loop(s, t, k, place) for k, t in enumerate(parts)]
     after = place.close(_around(wide, seq(*apart)))
@@ -87,6 +87,8 @@ def _expanded(
 ) -> Stmt:
     """`s` with accesses of widened buffers at `position`; a block that has such accesses gets an
     iteration variable for it."""
+    if not wide:
+        return s
     if isinstance(s, Block):
         if not _mentions(s, wide):
             return s
