@@ -110,7 +110,8 @@ DOTS: dict[str, tuple[tuple[str, int], ...]] = {
 TILE_DOTS: dict[str, str] = {"tile_dot4": "dot4", "tile_dot2_bf16": "dot2_bf16"}
 # The code generator expands elementary functions to polynomials (`exp`, `erf`, ...) or to an LLVM
 # intrinsic (`fma`). The `bitcast` ones reinterpret the bits as another type.
-_EXPONENTIAL = ("exp", "log", "erf", "tanh", "sigmoid", "gelu")
+# `exp_nonpositive` is `exp` of what is at most 0, or NaN, with fewer operations: softmax's.
+_EXPONENTIAL = ("exp", "exp_nonpositive", "log", "erf", "tanh", "sigmoid", "gelu")
 _CIRCULAR = ("sin", "cos", "tan", "asin", "acos", "atan")
 _HYPERBOLIC = ("sinh", "cosh", "asinh", "acosh", "atanh")
 INTRINSICS: Mapping[str, Intrinsic | Dot] = {

@@ -91,7 +91,7 @@ LIMITS64: dict[str, tuple[float, float, Callable[[np.ndarray], object]]] = {
 def library(request: pytest.FixtureRequest) -> Library:
     kernels = []
     for d, lanes in (("float32", 16), ("float64", 8), ("float16", 8)):
-        for name in ONE:
+        for name in (*ONE, "exp_nonpositive"):
             kernels.append(
                 elementwise(f"{name}_{d}", lambda x, n=name: intrin(n, x), (d,), d, lanes, N)
             )
@@ -158,6 +158,17 @@ def test_accuracy(name: str, dtype: str, library: Library) -> None:
         over = error / np.broadcast_to(np.asarray(limit(x.astype(np.float64))), x.shape)
         worst = int(np.nanargmax(over))
         assert over[worst] <= 1, (kernel, x[worst], error[worst])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_exp_of_what_is_not_positive_is_exp(dtype: str, library: Library) -> None:
+    low = {"float16": -20.0, "float32": -110.0, "float64": -760.0}[dtype]
+    generator = np.random.default_rng(3)
+    tiny = -float(np.finfo(dtype).smallest_subnormal)
+    special = np.array([-0.0, 0.0, tiny, -1.0, -np.inf, np.nan], dtype)
+    x = np.concatenate([special, generator.uniform(low, 0, N - len(special)).astype(dtype)])
+    names = (f"exp_nonpositive_{dtype}", f"exp_{dtype}")
+    np.testing.assert_array_equal(*(run(library, name, x) for name in names))
 
 
 # type -> (bits of a significand, exponent of the least normal number, least magnitude of results)

@@ -77,6 +77,15 @@ def exp(b: Builder, x: Expr) -> Expr:
     return b.fma(y, b.let(t - exponent), y)
 
 
+def exp_nonpositive(b: Builder, x: Expr) -> Expr:
+    """The bits of `exp`, for x that is at most 0, or NaN: k is at most 0, so neither is x clamped
+    to a greatest number nor the result scaled in two steps."""
+    low = b.num(b.kit.exp_range[0])
+    t, p = reduced_exp(b, b.let(maximum(low, x)), scale_rounder(b))
+    scale = b.let(select(x < low, b.num(0.0), scale_of(b, t)))
+    return b.let(b.let(p + b.num(1.0)) * scale)
+
+
 def exp_plain(b: Builder, x: Expr) -> Expr:
     """exp to 2 units in the last place, where |x| is at most that of a normal number."""
     t, r = _remainder(b, x, 1.4426950408889634, b.kit.ln2, scale_rounder(b))
@@ -104,7 +113,7 @@ def log_special(b: Builder, x: Expr, y: Expr) -> Expr:
 def erfc_positive(b: Builder, z: Expr, square: Expr) -> Expr:
     """erfc(z) for z >= 0, given z*z."""
     tail = b.kit.erfcx(b, z)
-    return b.let(tail * exp(b, b.let(-square)))
+    return b.let(tail * exp_nonpositive(b, b.let(-square)))
 
 
 def _erf(b: Builder, x: Expr) -> Expr:
@@ -169,6 +178,7 @@ def general_pow(b: Builder, x: Expr, y: Expr) -> tuple[Expr, Expr]:
 
 FUNCTIONS: dict[str, Callable[..., Expr]] = {
     "exp": exp,
+    "exp_nonpositive": exp_nonpositive,
     "log": lambda b, x: b.kit.log(b, x),
     "erf": _erf,
     "sigmoid": _sigmoid,

@@ -128,7 +128,7 @@ class _QueryRow:
             self.powers = buffer("powers", (c.block,), c.narrow, "local")
         self.weighted = self.local("weighted", c.depth)  # the sum of values so far
         self.top = self.local("top", 1)  # the greatest score so far
-        self.total = self.local("total", 1)  # the sum of exponentials so far
+        self.total = self.local("total", c.lanes)  # the sums of exponentials so far, by lane
 
     def local(self, name: str, size: int) -> Buffer:
         """A local buffer of `size` elements."""
@@ -144,7 +144,8 @@ class _QueryRow:
         local = [self.weighted, self.total]
         if not self.c.single_block:
             clear = self.columns("clear", lambda d: Store(self.weighted, (d,), zero))
-            start = [_set(self.top, self.number(LOWEST)), _set(self.total, zero), clear]
+            no_sums = _lanes("no_sums", self.total, lambda _: zero)
+            start = [_set(self.top, self.number(LOWEST)), no_sums, clear]
             local.append(self.top)
         if self.query is not None:
             local.append(self.query)
@@ -229,7 +230,7 @@ class _QueryRow:
 
         def exponential(i: Expr, lane: Expr) -> Stmt:
             index, value = (i * c.lanes + lane,), Var("p", c.dtype)
-            e = intrin("exp", Load(self.scores, index) - Load(new, (zero,)))
+            e = intrin("exp_nonpositive", Load(self.scores, index) - Load(new, (zero,)))
             # The rounded ones are summed, so that weights add up to 1 as they are multiplied.
             power = cast(value, self.powers.dtype)
             add = Store(part, (lane,), Load(part, (lane,)) + cast(power, self.c.dtype))
@@ -238,13 +239,19 @@ class _QueryRow:
         def rescale(d: Expr) -> Stmt:
             return Store(self.weighted, (d,), Load(self.weighted, (d,)) * Load(alpha, (zero,)))
 
+        def total(lane: Expr) -> Expr:
+            if c.single_block:
+                return Load(part, (lane,))
+            return intrin(
+                "fma", Load(self.total, (lane,)), Load(alpha, (zero,)), Load(part, (lane,))
+            )
+
         top, greatest = Load(self.top, (zero,)), Load(new, (zero,))
-        block_total = VectorReduce("sum", Load(part, whole))
-        before, after = list[Stmt](), [_set(self.total, block_total)]
+        before, after = list[Stmt](), list[Stmt]()
         if not c.single_block:
-            before = [_set(alpha, intrin("exp", top - greatest)), _set(self.top, greatest)]
-            total = Load(self.total, (zero,)) * Load(alpha, (zero,))
-            after = [_set(self.total, total + block_total), self.columns("rescale", rescale)]
+            power = intrin("exp_nonpositive", top - greatest)
+            before = [_set(alpha, power), _set(self.top, greatest)]
+            after = [self.columns("rescale", rescale)]
         return within(
             [best, part, new] if c.single_block else [best, part, new, alpha],
             _lanes("best", best, lambda _: self.number(LOWEST)),
@@ -254,6 +261,7 @@ class _QueryRow:
             *before,
             _lanes("part", part, lambda _: self.number(0)),
             nest(["i_exp", "l_exp"], [size, c.lanes], exponential, ["", "lane"]),
+            _lanes("totals", self.total, total),
             *after,
         )
 
@@ -340,8 +348,8 @@ class _QueryRow:
 
     def finish(self) -> Stmt:
         """Store weighted / total, with the group's epilogue, in the group's output."""
-        c, zero = self.c, (IntImm(0),)
-        inv = self.local("inv", 1)
+        c, zero, whole = self.c, (IntImm(0),), (lane_ramp(self.c.lanes),)
+        inv, total = self.local("inv", 1), Var("total", self.c.dtype)
 
         def store(d: Expr) -> Stmt:
             value = Load(self.weighted, (d,)) * Load(inv, zero)
@@ -350,11 +358,11 @@ class _QueryRow:
             result = simplify_value(element(*([IntImm(0)] * c.group.out_type.ndim)), {})
             return Store(c.group.out, out_index, result)
 
-        total, zero_total = Load(self.total, zero), self.number(0)
-        value = self.number(1) / total
+        zero_total, value = self.number(0), self.number(1) / total
         if c.keeps_zero:  # a row that sees no key has total 0
             value = select(zero_total < total, value, zero_total)
-        return within([inv], _set(inv, value), self.columns("end", store))
+        scale = Let(total, VectorReduce("sum", Load(self.total, whole)), _set(inv, value))
+        return within([inv], scale, self.columns("end", store))
 
 
 def _set(b: Buffer, value: Expr) -> Stmt:

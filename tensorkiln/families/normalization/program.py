@@ -100,7 +100,7 @@ def softmax(r: RowProgram) -> Stmt:
     Exponentials are stored first and scaled in place, so that each is computed once.
     """
     find, top = r.reduce("top", "max", r.at)
-    exponentials, power = r.hold(lambda j: intrin("exp", r.at(j) - top))
+    exponentials, power = r.hold(lambda j: intrin("exp_nonpositive", r.at(j) - top))
     add, total = r.reduce("total", "sum", power)
     invert, scale = r.number("scale", const(1, r.dtype) / total)
     return r.stmt(find, exponentials, add, invert, r.write(lambda j: power(j) * scale))
@@ -109,7 +109,7 @@ def softmax(r: RowProgram) -> Stmt:
 def log_softmax(r: RowProgram) -> Stmt:
     """top = max x; out = x - top - log(sum exp(x - top))."""
     find, top = r.reduce("top", "max", r.at)
-    add, total = r.reduce("total", "sum", lambda j: intrin("exp", r.at(j) - top))
+    add, total = r.reduce("total", "sum", lambda j: intrin("exp_nonpositive", r.at(j) - top))
     keep, log = r.number("log", intrin("log", total))
     return r.stmt(find, add, keep, r.write(lambda j: r.at(j) - top - log))
 
