@@ -85,7 +85,7 @@ REFUSED = "define void @doomed(ptr %a) { ret i32 %missing }"
 
 
 @pytest.mark.parametrize(("text", "code"), [(ABORTS, "llvm-abort"), (REFUSED, "llvm-error")])
-def test_a_failing_kernel_is_named_and_others_compile(
+def test_a_failing_kernel_is_named_and_those_before_it_compile(
     text: str, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = emit.emit_llvm
@@ -94,7 +94,7 @@ def test_a_failing_kernel_is_named_and_others_compile(
     doomed = elementwise("doomed", lambda x: x, ("float32",), "float32", 1, 8)
     finished: list[str] = []
     with pytest.raises(InternalError) as caught:
-        compile_kernels(_lowered(doomed, good), V3, on_done=finished.append)
+        compile_kernels(_lowered(good, doomed), V3, on_done=finished.append)
     assert caught.value.code == code
     assert "kernel doomed" in str(caught.value)
     words = caught.value.hint.split()
