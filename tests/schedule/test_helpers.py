@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.processes import read_frame
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import PrimFunc
@@ -137,7 +139,17 @@ def test_the_first_group_that_fails_is_named(
             raise UserError(f"no {group.name}", code="bad-knob")
         return schedule_group(group, target)
 
+    receive = helpers._Helper._receive
+
+    def received(self: helpers._Helper, number: int, stream: IO[bytes]) -> None:
+        """As from a helper whose groups fail, too."""
+        if number < 3:
+            receive(self, number, stream)
+        else:
+            assert read_frame(stream) is not None
+
     monkeypatch.setattr(helpers, "schedule_group", failing)
+    monkeypatch.setattr(helpers._Helper, "_receive", received)
     for jobs in (1, 2):
         with pytest.raises(UserError, match=f"no {names[3]}$"):
             LowerGroups(TARGET, jobs=jobs)(groups)

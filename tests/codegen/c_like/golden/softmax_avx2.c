@@ -82,19 +82,14 @@ ALWAYS_INLINE float max_of_f32x8(f32x8 x)
     return max_f32(x2[0], x2[1]);
 }
 
-ALWAYS_INLINE f32x8 min_f32x8(f32x8 a, f32x8 b)
-{
-    return select_f32x8((i32x8)(a < b), a, b);
-}
-
 ALWAYS_INLINE i32x8 splat_i32x8(int32_t x)
 {
     return (i32x8){x, x, x, x, x, x, x, x};
 }
 
-ALWAYS_INLINE f32x8 exp_f32x8(f32x8 a0)
+ALWAYS_INLINE f32x8 exp_nonpositive_f32x8(f32x8 a0)
 {
-    const f32x8 m0 = min_f32x8(splat_f32x8(89.0f), max_f32x8(splat_f32x8(-0x1.5d589ep+6f), a0));
+    const f32x8 m0 = max_f32x8(splat_f32x8(-0x1.5d589ep+6f), a0);
     const f32x8 m1 = m0 * splat_f32x8(0x1.715476p+0f) + splat_f32x8(0x1.8000fep+23f);
     const f32x8 m2 = m1 - splat_f32x8(0x1.8000fep+23f);
     const f32x8 m3 = m2 * splat_f32x8(-0x1.62e4p-1f) + m0;
@@ -105,26 +100,18 @@ ALWAYS_INLINE f32x8 exp_f32x8(f32x8 a0)
     const f32x8 m8 = m7 * m4 + splat_f32x8(0x1.fffffcp-2f);
     const f32x8 m9 = m8 * m4;
     const f32x8 m10 = m9 * m4 + m4;
-    const f32x8 m11 = min_f32x8(splat_f32x8(0x1.8001fcp+23f), m1);
-    const i32x8 m12 = (i32x8)m11;
-    const i32x8 m13 = (i32x8)((u32x8)m12 << (u32x8)splat_i32x8(23));
-    const f32x8 m14 = (f32x8)m13;
-    const f32x8 m15 = select_f32x8((i32x8)(a0 < splat_f32x8(-0x1.5d589ep+6f)), splat_f32x8(0.0f), m14);
-    const f32x8 m16 = m10 + splat_f32x8(1.0f);
-    const f32x8 m17 = m16 * m15;
-    const f32x8 m18 = m1 - m11;
-    const f32x8 m19 = m17 * m18 + m17;
-    return m19;
+    const i32x8 m11 = (i32x8)m1;
+    const i32x8 m12 = (i32x8)((u32x8)m11 << (u32x8)splat_i32x8(23));
+    const f32x8 m13 = (f32x8)m12;
+    const f32x8 m14 = select_f32x8((i32x8)(a0 < splat_f32x8(-0x1.5d589ep+6f)), splat_f32x8(0.0f), m13);
+    const f32x8 m15 = m10 + splat_f32x8(1.0f);
+    const f32x8 m16 = m15 * m14;
+    return m16;
 }
 
 ALWAYS_INLINE void store_f32x8(float *p, f32x8 x)
 {
     *(f32x8_in_memory *)p = x;
-}
-
-static inline float min_f32(float a, float b)
-{
-    return (a < b) ? a : b;
 }
 
 static inline int32_t bits_of_f32(float x)
@@ -141,9 +128,9 @@ static inline float f32_of_bits(int32_t x)
     return bits.to;
 }
 
-static inline float exp_f32(float a0)
+static inline float exp_nonpositive_f32(float a0)
 {
-    const float m0 = min_f32(89.0f, max_f32(-0x1.5d589ep+6f, a0));
+    const float m0 = max_f32(-0x1.5d589ep+6f, a0);
     const float m1 = m0 * 0x1.715476p+0f + 0x1.8000fep+23f;
     const float m2 = m1 - 0x1.8000fep+23f;
     const float m3 = m2 * -0x1.62e4p-1f + m0;
@@ -154,16 +141,13 @@ static inline float exp_f32(float a0)
     const float m8 = m7 * m4 + 0x1.fffffcp-2f;
     const float m9 = m8 * m4;
     const float m10 = m9 * m4 + m4;
-    const float m11 = min_f32(0x1.8001fcp+23f, m1);
-    const int32_t m12 = bits_of_f32(m11);
-    const int32_t m13 = (int32_t)((uint32_t)m12 << 23);
-    const float m14 = f32_of_bits(m13);
-    const float m15 = a0 < -0x1.5d589ep+6f ? 0.0f : m14;
-    const float m16 = m10 + 1.0f;
-    const float m17 = m16 * m15;
-    const float m18 = m1 - m11;
-    const float m19 = m17 * m18 + m17;
-    return m19;
+    const int32_t m11 = bits_of_f32(m1);
+    const int32_t m12 = (int32_t)((uint32_t)m11 << 23);
+    const float m13 = f32_of_bits(m12);
+    const float m14 = a0 < -0x1.5d589ep+6f ? 0.0f : m13;
+    const float m15 = m10 + 1.0f;
+    const float m16 = m15 * m14;
+    return m16;
 }
 
 ALWAYS_INLINE float sum_of_f32x8(f32x8 x)
@@ -201,10 +185,10 @@ void net_kernel_softmax(const float *restrict p0, float *restrict out)
             top_0 = max_f32(top_0, p0[i0 * 20 + k_tail]);
         }
         for (int64_t j_0 = 0; j_0 < 2; ++j_0) {
-            store_f32x8(out + (i0 * 20 + j_0 * 8), exp_f32x8(load_f32x8(p0 + (i0 * 20 + j_0 * 8)) - splat_f32x8(top_0)));
+            store_f32x8(out + (i0 * 20 + j_0 * 8), exp_nonpositive_f32x8(load_f32x8(p0 + (i0 * 20 + j_0 * 8)) - splat_f32x8(top_0)));
         }
         for (int64_t j_tail = 16; j_tail < 20; ++j_tail) {
-            out[i0 * 20 + j_tail] = exp_f32(p0[i0 * 20 + j_tail] - top_0);
+            out[i0 * 20 + j_tail] = exp_nonpositive_f32(p0[i0 * 20 + j_tail] - top_0);
         }
         total_0 = -0.0f;
         f32x8 total_rf_0;

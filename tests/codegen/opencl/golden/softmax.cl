@@ -4,14 +4,9 @@ static inline float max_f32(float a, float b)
     return (a > b) ? a : b;
 }
 
-static inline float min_f32(float a, float b)
+static inline float exp_nonpositive_f32(float a0)
 {
-    return (a < b) ? a : b;
-}
-
-static inline float exp_f32(float a0)
-{
-    const float m0 = min_f32(89.0f, max_f32(-0x1.5d589ep+6f, a0));
+    const float m0 = max_f32(-0x1.5d589ep+6f, a0);
     const float m1 = m0 * 0x1.715476p+0f + 0x1.8000fep+23f;
     const float m2 = m1 - 0x1.8000fep+23f;
     const float m3 = m2 * -0x1.62e4p-1f + m0;
@@ -22,16 +17,13 @@ static inline float exp_f32(float a0)
     const float m8 = m7 * m4 + 0x1.fffffcp-2f;
     const float m9 = m8 * m4;
     const float m10 = m9 * m4 + m4;
-    const float m11 = min_f32(0x1.8001fcp+23f, m1);
-    const int m12 = as_int(m11);
-    const int m13 = (int)((uint)m12 << 23);
-    const float m14 = as_float(m13);
-    const float m15 = a0 < -0x1.5d589ep+6f ? 0.0f : m14;
-    const float m16 = m10 + 1.0f;
-    const float m17 = m16 * m15;
-    const float m18 = m1 - m11;
-    const float m19 = m17 * m18 + m17;
-    return m19;
+    const int m11 = as_int(m1);
+    const int m12 = (int)((uint)m11 << 23);
+    const float m13 = as_float(m12);
+    const float m14 = a0 < -0x1.5d589ep+6f ? 0.0f : m13;
+    const float m15 = m10 + 1.0f;
+    const float m16 = m15 * m14;
+    return m16;
 }
 
 /* softmax_device
@@ -89,7 +81,7 @@ void softmax_device(__global const uchar *p0_memory, long p0_start, __global uch
     {
         const int thread_3 = (int)get_local_id(0);
         if (thread_3 < 100) {
-            out[i0 * 100 + thread_3] = exp_f32(p0[i0 * 100 + thread_3] - top_sum_1[0]);
+            out[i0 * 100 + thread_3] = exp_nonpositive_f32(p0[i0 * 100 + thread_3] - top_sum_1[0]);
         }
     }
     {

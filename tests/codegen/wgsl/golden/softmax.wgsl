@@ -18,11 +18,6 @@ fn max_f32(a: f32, b: f32) -> f32
     return select(b, a, (a > b));
 }
 
-fn min_f32(a: f32, b: f32) -> f32
-{
-    return select(b, a, (a < b));
-}
-
 fn round_f32(x: f32) -> f32
 {
     return round(x);
@@ -33,9 +28,9 @@ fn i32_of_f32(x: f32) -> i32
     return select(select(select(i32(x), i32(-2147483648), (x < -0x1p+31f)), 2147483647, (x >= 0x1p+31f)), 0, ((bitcast<u32>(x) & 2147483647u) > 2139095040u));
 }
 
-fn exp_f32(a0: f32) -> f32
+fn exp_nonpositive_f32(a0: f32) -> f32
 {
-    let m0 = min_f32(89.0f, max_f32(-0x1.5d589ep+6f, a0));
+    let m0 = max_f32(-0x1.5d589ep+6f, a0);
     let m1 = m0 * 0x1.715476p+0f;
     let m2 = round_f32(m1);
     let m3 = m2 + 127.0f;
@@ -47,16 +42,13 @@ fn exp_f32(a0: f32) -> f32
     let m9 = m8 * m5 + 0x1.fffffcp-2f;
     let m10 = m9 * m5;
     let m11 = m10 * m5 + m5;
-    let m12 = min_f32(254.0f, m3);
-    let m13 = i32_of_f32(m12);
-    let m14 = i32(u32(m13) << 23);
-    let m15 = bitcast<f32>(m14);
-    let m16 = select(m15, 0.0f, (a0 < -0x1.5d589ep+6f));
-    let m17 = m11 + 1.0f;
-    let m18 = m17 * m16;
-    let m19 = m3 - m12;
-    let m20 = m18 * m19 + m18;
-    return m20;
+    let m12 = i32_of_f32(m3);
+    let m13 = i32(u32(m12) << 23);
+    let m14 = bitcast<f32>(m13);
+    let m15 = select(m14, 0.0f, (a0 < -0x1.5d589ep+6f));
+    let m16 = m11 + 1.0f;
+    let m17 = m16 * m15;
+    return m17;
 }
 
 @compute @workgroup_size(128, 1, 1)
@@ -104,7 +96,7 @@ fn softmax_device(@builtin(workgroup_id) block_id: vec3<u32>,
     {
         let thread_3 = i32(thread_id.x);
         if (thread_3 < 100) {
-            out[i0 * 100 + thread_3] = exp_f32(p0[i0 * 100 + thread_3] - top_sum_1[0]);
+            out[i0 * 100 + thread_3] = exp_nonpositive_f32(p0[i0 * 100 + thread_3] - top_sum_1[0]);
         }
     }
     {
