@@ -20,8 +20,8 @@ REASONS: dict[str, str] = {
     "and three eighths of a load; where terms are no pairs, a quarter of a broadcast too, whose "
     "shuffle shares pipes with both",
     "attention_fused": "the softmax between its products is an exponential, a maximum and a sum an "
-    "element; a head's products have 64 terms; under a causal mask all rows of a tile take the keys "
-    "that its last row sees",
+    "element; a head's products have 64 terms; under a causal mask all rows of a tile take the "
+    "keys that its last row sees",
     "conv2d_depthwise": "9 or 25 products for an element: loads bind, and the weights of 5x5 "
     "filters do not fit the registers",
     "conv2d_depthwise int8": "bytes are widened and multiplied one by one: four terms of a "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,43 @@ def _pool(op: str, c: int, shape: tuple[int, int, int], kernel: int, stride: int
     return Model("3-D pooling", name, data, inputs, _near)
 
 
+def _text(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _product(rows: int, terms: int, columns: int) -> Model:
+    """A few rows by many columns of weights."""
+    inputs, w = {"x": _f(rows, terms)}, _f(terms, columns) / np.float32(terms**0.5)
+    data = _model("MatMul", inputs, ["y"], {"w": w})
+    return Model("MatMul", f"{rows}x{terms} by {terms}x{columns}", data, inputs, _near)
+
+
+def _convolution(shape: tuple[int, ...], outs: int, kernel: int) -> Model:
+    inputs = {"x": _f(*shape)}
+    w = _f(outs, shape[1], kernel, kernel) / np.float32((shape[1] * kernel**2) ** 0.5)
+    pads = [kernel // 2] * 4
+    data = _model("Conv", inputs, ["y"], {"w": w}, kernel_shape=[kernel] * 2, pads=pads)
+    return Model("Conv", f"{_text(shape)} to {outs} k {kernel}", data, inputs, _near)
+
+
+def _transpose(shape: tuple[int, ...], axes: Sequence[int]) -> Model:
+    inputs = {"x": _f(*shape)}
+    data = _model("Transpose", inputs, ["y"], perm=list(axes))
+    return Model("Transpose", f"{_text(shape)} by {_text(axes)}", data, inputs, _exact)
+
+
+def _resize(shape: tuple[int, ...], size: int, place: str = "half_pixel") -> Model:
+    inputs = {"x": _f(*shape)}
+    sizes = np.array([*shape[:2], size, size])
+    constants = {"": np.zeros(0, np.float32), "_": np.zeros(0, np.float32), "s": sizes}
+    data = _model(
+        *("Resize", inputs, ["y"], constants),
+        mode="linear",
+        coordinate_transformation_mode=place,
+    )
+    return Model("Resize", f"{_text(shape)} to {size} {place}", data, inputs, _near)
+
+
 def _lstm(
     op: str, gates: int, steps: int, batch: int, width: int, bidirectional: bool = False
 ) -> Model:
@@ -143,6 +181,18 @@ CASES = (
     lambda: _pool("MaxPool", 32, (32, 32, 32), 2, 2),
     lambda: _pool("AveragePool", 64, (8, 28, 28), 2, 2),
     lambda: _pool("AveragePool", 16, (24, 24, 24), 3, 1),
+    *(partial(_product, n, 768, 3072) for n in (1, 2, 3, 4, 7)),
+    *(partial(_product, n, 768, 50257) for n in (2, 4)),
+    lambda: _convolution((1, 64, 128, 128), 1, 3),
+    lambda: _convolution((1, 32, 224, 224), 1, 1),
+    lambda: _convolution((1, 16, 256, 256), 2, 7),
+    lambda: _transpose((1000, 333), (1, 0)),
+    lambda: _transpose((1, 197, 12, 64), (0, 2, 1, 3)),
+    lambda: _transpose((1, 49, 96), (0, 2, 1)),
+    lambda: _transpose((4, 3, 255, 127), (0, 2, 3, 1)),
+    lambda: _resize((1, 256, 14, 14), 28),
+    lambda: _resize((1, 21, 28, 28), 224),
+    lambda: _resize((1, 64, 65, 65), 129, "align_corners"),
     lambda: _lstm("LSTM", 4, 32, 1, 256),
     lambda: _lstm("LSTM", 4, 16, 8, 128, True),
     lambda: _lstm("LSTM", 4, 100, 1, 128),
