@@ -168,7 +168,7 @@ def _facts_text(target: Target) -> str:
     if not needs:
         rows.append(("needs", "nothing beyond the architecture's baseline"))
         return columns(rows)
-    rows.append(("needs", f"beyond the architecture's baseline: {' '.join(needs)}"))
+    rows.append(("needs", f"at most, beyond the architecture's baseline: {' '.join(needs)}"))
     return columns(rows)
 
 

@@ -151,10 +151,12 @@ def _at_depth(s: Stmt, reads: Callable[[For], bool], depth: int) -> set[str]:
     the innermost where there are fewer. `reads` says which loops read it."""
     serial = isinstance(s, For) and s.kind == "serial" and int_value(s.extent) != 1
     below = depth - 1 if serial else depth
-    inside = set().union(*(_at_depth(t, reads, below) for t in substmts(s))) if below else set()
-    if isinstance(s, For) and serial and not inside:
+    inner_loops = (
+        set().union(*(_at_depth(t, reads, below) for t in substmts(s))) if below else set()
+    )
+    if isinstance(s, For) and serial and not inner_loops:
         return {s.var.name} if reads(s) else set()
-    return inside
+    return inner_loops
 
 
 def _runs(s: Stmt, steps: Collection[str]) -> Expr:
@@ -164,8 +166,8 @@ def _runs(s: Stmt, steps: Collection[str]) -> Expr:
     counts = [n for t in substmts(s) if (n := _runs(t, steps)) is not _NONE]
     if not counts:  # as in all that has no loops
         return _NONE
-    inside = reduce(add, counts)
-    return simplify(s.extent * inside if isinstance(s, For) else inside)
+    count = reduce(add, counts)
+    return simplify(s.extent * count if isinstance(s, For) else count)
 
 
 def _spread(
