@@ -39,11 +39,20 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
+class AsItIs:
+    """An operand that a kernel reads row-major, and in the blocks of channels in which images are
+    handed on (`image_layout`): it stays in the one that it is in."""
+
+
+AS_IT_IS = AsItIs()
+
+
+@dataclass(frozen=True, slots=True)
 class Layouts:
     """The layouts that a kernel asks for; None is row-major. An operand may get a larger halo than
     asked for, and the result the largest halo that its readers ask for."""
 
-    operands: tuple[Layout | Packed | None, ...]
+    operands: tuple[Layout | Packed | AsItIs | None, ...]
     result: Layout | None = None
 
 

@@ -20,9 +20,10 @@ from tensorkiln.base.entry_points import entry_points_of, package_of
 from tensorkiln.base.errors import TensorkilnError, UserError
 from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, Constant, RVar, TensorType, tensor
 from tensorkiln.ir.type_text import show
-from tensorkiln.kernels.family import Algorithm, Family, Layouts, Packed
+from tensorkiln.kernels.family import Algorithm, AsItIs, Family, Layouts, Packed
 from tensorkiln.kernels.knobs import Knob
 from tensorkiln.target import Target
 from tensorkiln.target.kinds import KINDS
@@ -195,6 +196,17 @@ def _checked_knobs(guarded: Callable[..., Any], label: str) -> Callable[..., tup
     return checked
 
 
+def _row_major_or(layout: Layout | Packed | AsItIs | None) -> Layout | None:
+    """The layout that is asked for; None for row-major, in which an operand may stay as it is."""
+    return (
+        layout.layout
+        if isinstance(layout, Packed)
+        else layout
+        if isinstance(layout, Layout)
+        else None
+    )
+
+
 def _checked_layouts(row: Family, label: str) -> Callable[..., Any]:
     """`row.layouts` with a check that they suit the operands, and that the row then fits."""
 
@@ -217,7 +229,7 @@ def _checked_layouts(row: Family, label: str) -> Callable[..., Any]:
         ):
             if isinstance(layout, Packed) and not isinstance(call.args[n], Constant):
                 raise error(f"Packed for operand {n}, which is not constant")
-            to = layout.layout if isinstance(layout, Packed) else layout
+            to = _row_major_or(layout)
             assert isinstance(t, TensorType)
             if isinstance(layout, Packed):
                 with plugin(label):

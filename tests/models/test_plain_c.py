@@ -30,8 +30,9 @@ OTHERS = tuple(name for name in (*FAST, *BIG) if name not in QUICK)
 # With QUICK, they use every family of schedules but those of NOWHERE, of which there are graphs.
 FAMILIES = ("resnet18", "light_bvlc_alexnet", "light_inception_v1", "convnext_small", "gpt2_2")
 NOWHERE = (
-    *("conv2d_dilated", "conv2d_transposed", "coupled", "images", "indices", "linear_strassen"),
-    *("matmul_packed", "pixels", "pool_rows", "scatter", "strassen_parts", "top_k", "tree_leaves"),
+    *("conv2d_dilated", "conv2d_few_outputs", "conv2d_transposed", "coupled", "images", "indices"),
+    *("linear_strassen", "matmul_packed", "pixels", "pool_rows", "scatter", "strassen_parts"),
+    *("top_k", "tree_leaves"),
 )
 NO_C = ("conv2d_tiles",)  # on tiles of the processor
 EVERY_SHAPE = {**SHAPES, **BIG_SHAPES}

@@ -125,18 +125,18 @@ def _merged_from(g: Group) -> int | None:
     for first in range(len(shape) - 1):
         if extents[first] in (None, 1) or sum(n != 1 for n in extents[first:]) < 2:
             continue
-        if all(_has_all(t, shape, first) or _has_none(t, shape, first) for t in params):
+        if all(has_all(t, shape, first) or has_none(t, shape, first) for t in params):
             return first
     return None
 
 
-def _has_all(t: TensorType, shape: Shape, first: int) -> bool:
+def has_all(t: TensorType, shape: Shape, first: int) -> bool:
     """Whether a tensor has the dimensions of `shape` from `first` on."""
     count = len(shape) - first
     return t.ndim >= count and t.shape[t.ndim - count :] == shape[first:]
 
 
-def _has_none(t: TensorType, shape: Shape, first: int) -> bool:
+def has_none(t: TensorType, shape: Shape, first: int) -> bool:
     """Whether a tensor is broadcast along all dimensions of `shape` from `first` on."""
     count = min(len(shape) - first, t.ndim)
     return all(int_value(d) == 1 for d in t.shape[t.ndim - count :])
@@ -254,10 +254,10 @@ class Merged(OutputRegion):
         assert first is not None
         inner = int_value(product(self.shape[first:])) or 0
         along = max(d for d in range(first, len(self.shape)) if int_value(self.shape[d]) != 1)
-        large = [p for p in group.buffers if _has_all(p.tensor, self.shape, first)]
+        large = [p for p in group.buffers if has_all(p.tensor, self.shape, first)]
         group.flatten(large)
         rows = {
-            p: _row_element(p.tensor, group.buffers[p], len(self.shape), first, along, inner)
+            p: row_element(p.tensor, group.buffers[p], len(self.shape), first, along, inner)
             for p in large
         }
         element = group.element(self.value, rows)
@@ -269,7 +269,7 @@ class Merged(OutputRegion):
             *(i if d == along else zeros[d] for d in range(first, len(self.shape))),
         )
         value = simplify_value(element(*out_index), {})
-        place = simplify(_row_major(index, self.shape[:first]) * inner + i)
+        place = simplify(row_major(index, self.shape[:first]) * inner + i)
         self.around = bool(index)
         if inner >= self.lanes:
             self.vector = self.named("element")
@@ -453,7 +453,7 @@ def _flat_element(buf: Buffer, along: int) -> Element:
     return lambda *index: Load(buf, (index[along] if index else IntImm(0),))
 
 
-def _row_element(
+def row_element(
     t: TensorType, buf: Buffer, ndim: int, first: int, along: int, inner: int
 ) -> Element:
     """Elements of a tensor whose dimensions from `first` on are flattened: their index is that of
@@ -462,13 +462,13 @@ def _row_element(
     lead = t.shape[: first - missing]
 
     def element(*index: Expr) -> Expr:
-        row = _row_major(index[: len(lead)], lead)
+        row = row_major(index[: len(lead)], lead)
         return Load(buf, (simplify(row * inner + index[along - missing]),))
 
     return element
 
 
-def _row_major(index: Sequence[Expr], shape: Shape) -> Expr:
+def row_major(index: Sequence[Expr], shape: Shape) -> Expr:
     """The number of an element in row-major order."""
     number: Expr = IntImm(0)
     for i, d in zip(index, shape, strict=True):

@@ -26,6 +26,7 @@ from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Constant, Function, RVar, TensorType, Tuple, Value
 from tensorkiln.kernels import Layouts, Packed, families
+from tensorkiln.kernels.family import AsItIs
 from tensorkiln.kernels.layouts import image_layout
 from tensorkiln.target import Target, target_in
 
@@ -240,9 +241,11 @@ class _Assign:
             return self._relayout(new, Layout.plain(t.ndim))
         return new
 
-    def _convert(self, a: Value, want: Layout | Packed | None) -> Value:
+    def _convert(self, a: Value, want: Layout | Packed | AsItIs | None) -> Value:
         """`a` in the layout that a kernel asks for, or with a larger halo."""
-        if want is None:
+        if isinstance(want, AsItIs) and isinstance(a, RVar) and self._is_blocked(a):
+            return self.now[a]
+        if want is None or isinstance(want, AsItIs):
             return self._plain_value(a)
         new = self.now.get(a, a) if isinstance(a, RVar) else a
         if isinstance(new, Constant):
