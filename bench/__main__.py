@@ -203,7 +203,7 @@ def _within(
 def main(arguments: list[str] | None = None) -> None:
     """Measures everything asked for, keeps it, prints blocks and a summary."""
     from tests.zoo.export import model_path
-    from tests.zoo.quantise import quantised_path
+    from tests.zoo.quantise import compared_path
     from tests.zoo.registry import EXPORTS
 
     options = parse(arguments)
@@ -213,7 +213,7 @@ def main(arguments: list[str] | None = None) -> None:
         path = str(model_path(name))
         lower = options.precision != "float32"
         exact = str(float64_results(name, path)) if lower else ""
-        model_file = str(quantised_path(name)) if options.precision == "int8" else path
+        model_file = str(compared_path(name)) if options.precision == "int8" else path
         for threads in options.threads:
             spec = {
                 "network": EXPORTS[name].network,

@@ -17,7 +17,7 @@ import tensorkiln as tk
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.runtime.tensor import aligned_empty, dtype_named
 from tensorkiln.script import T, from_source
-from tensorkiln.target.dots import multiplies_tiles
+from tensorkiln.target.dots import multiplies_tiles, saturates_byte_pairs
 
 STEPS = 300_000
 CHAINS = 16  # of 16 vectors: more than latency times throughput of any FMA unit so far
@@ -31,8 +31,8 @@ READ_BYTES = 1 << 26  # of one measurement
 _PEAK = """
 @T.prim_func
 def peak(
-    A: T.Buffer(({wide},), "{lhs}"),
-    B: T.Buffer(({wide},), "{rhs}"),
+    A: T.Buffer(({lefts},), "{lhs}"),
+    B: T.Buffer(({rights},), "{rhs}"),
     Y: T.Buffer(({lanes},), "{sums}"),
 ) -> None:
     acc = T.alloc_buffer(({all},), "{sums}", scope="register")
@@ -48,23 +48,32 @@ def peak(
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What multiplies and adds: types of the sums and factors, products per lane, and the step."""
+    """What multiplies and adds: types of the sums and factors, products per lane, and the step.
+    `factors`: vectors of each factor; several where a product is an instruction of its own, which
+    would be computed once for all sums. Two steps in turn have different left ones."""
 
     sums: str
     lhs: str
     rhs: str
     count: int
     step: str
+    factors: int = 1
 
     def program(self, target: tk.Target, chains: int) -> PrimFunc:
         """`chains` registers, to each of whose lanes STEPS steps are added."""
         lanes = target.vector_lanes("float32")
         wide = self.count * lanes
-        factors = (f"{x}[T.Ramp(0, 1, {wide})]" for x in "AB")
+        n = self.factors
+        places = (f"(_step % 2 * {n} + r // {n}) * {wide}", f"r % {n} * {wide}")
+        starts = places if n > 1 else ("0", "0")
+        factors = (
+            f"{x}[T.Ramp({start}, 1, {wide})]" for x, start in zip("AB", starts, strict=True)
+        )
         operands = (f"acc[T.Ramp(r * {lanes}, 1, {lanes})]", *factors)
         text = _PEAK.format(
             **{f: getattr(self, f) for f in ("sums", "lhs", "rhs")},
-            **{"lanes": lanes, "wide": wide, "chains": chains, "all": chains * lanes},
+            **{"lanes": lanes, "lefts": 2 * n * wide, "rights": n * wide},
+            **{"chains": chains, "all": chains * lanes},
             **{"steps": STEPS, "step": self.step.format(*operands)},
         )
         (function,) = from_source(text).functions
@@ -77,6 +86,8 @@ UNITS = {
     "bfloat16": Unit("float32", "bfloat16", "bfloat16", 2, "T.dot2_bf16({0}, {1}, {2})"),
     "int8": Unit("int32", "uint8", "int8", 4, "T.dot4({0}, {1}, {2})"),
 }
+# What a processor whose sums of two products of bytes saturate computes of small weights.
+SMALL_BYTES = Unit("int32", "uint8", "int8", 4, "T.dot4_small({0}, {1}, {2})", factors=4)
 
 
 # Adds products of tiles to four tiles of sums, from two tiles of each factor.
@@ -182,8 +193,11 @@ def peak_of(unit: str, target: tk.Target) -> tuple[Callable[[], object], float]:
     """A call that keeps the units of `unit`, one of UNITS, busy, and its operations."""
     u, lanes = UNITS[unit], target.vector_lanes("float32")
     chains = CHAINS if target.num_vector_registers >= 32 else 12
+    if unit == "int8" and saturates_byte_pairs(target):  # products take registers
+        u, chains = SMALL_BYTES, 8
     call = compiled(u.program(target, chains), target)
-    a, b = (np.full(u.count * lanes, 0.5).astype(dtype_named(d)) for d in (u.lhs, u.rhs))
+    sizes = zip((2 * u.factors, u.factors), (u.lhs, u.rhs), strict=True)
+    a, b = (np.full(n * u.count * lanes, 0.5).astype(dtype_named(d)) for n, d in sizes)
     y = np.zeros(lanes, u.sums)
     return lambda: call(a, b, y), 2.0 * u.count * lanes * chains * STEPS
 

@@ -188,10 +188,10 @@ def module_of(
 
     if model in EXPORTS:
         from tests.zoo.export import model_path
-        from tests.zoo.quantise import quantised_path
+        from tests.zoo.quantise import compared_path
 
         arrays = inputs(NETWORKS[EXPORTS[model].network], seed=0)
-        path = quantised_path(model) if quantised else model_path(model)
+        path = compared_path(model) if quantised else model_path(model)
         return tk.frontend.from_onnx(path), arrays
     return tk.frontend.from_onnx(Path(model), freeze=dict(dims) or None), {}
 

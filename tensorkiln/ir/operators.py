@@ -96,10 +96,13 @@ class Dot:
 
 
 # `dot4(c, a, b)` adds to lane i of c the sum of a[4 * i + k] * b[4 * i + k] for k in 0..3; `dot2`
-# and `dot2_bf16` do so for two elements per lane. `dot2_bf16` multiplies exactly and sums in
-# float32; in which order, with how many roundings, and whether denormals count, is the processor's.
+# and `dot2_bf16` do so for two elements per lane. `dot4_small` is `dot4` of elements of b that are
+# at most 64 in magnitude; of others its sums may be wrong. `dot2_bf16` multiplies exactly and sums
+# in float32; in which order, with how many roundings, and whether denormals count, is the
+# processor's.
 DOTS: dict[str, tuple[tuple[str, int], ...]] = {
     "dot4": (("int32", 1), ("uint8", 4), ("int8", 4)),
+    "dot4_small": (("int32", 1), ("uint8", 4), ("int8", 4)),
     "dot2": (("int32", 1), ("int16", 2), ("int16", 2)),
     "dot2_bf16": (("float32", 1), ("bfloat16", 2), ("bfloat16", 2)),
 }

@@ -26,6 +26,7 @@ from tensorkiln.ops.rules import (
     require_ndim,
     require_same_dtype,
     require_shape,
+    require_small_weights,
     same_extent,
     show,
     show_type,
@@ -106,6 +107,7 @@ def _np_matmul(arrays: Arrays, a: Attrs) -> np.ndarray:
 def _infer_linear(types: Operands, a: Attrs) -> TensorType:
     x, w = types[:2]
     dtype = product_dtype("linear", ("x", "w", "bias"), types, bool(a.get("wide")))
+    require_small_weights("linear", types, a)
     require_ndim("linear", "w", w, 2, "(K, N)")
     if x.ndim == 0:
         raise mismatch("linear", "x", "1 or more dimensions", show_type(x), code="rank-mismatch")
@@ -209,7 +211,7 @@ MATMUL: dict[str, OpDef] = {
     "linear": OpDef(
         "linear",
         ("x", "w", "bias?"),
-        {"wide": at.flag(at.OPTIONAL)},
+        {"wide": at.flag(at.OPTIONAL), "small_weights": at.flag(at.OPTIONAL)},
         "contraction",
         _infer_linear,
         _np_linear,

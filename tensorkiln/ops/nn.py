@@ -44,6 +44,7 @@ from tensorkiln.ops.rules import (
     require_dtype,
     require_ndim,
     require_shape,
+    require_small_weights,
     same_extent,
     show,
     show_type,
@@ -107,6 +108,7 @@ def _infer_conv2d(types: Operands, a: Attrs) -> TensorType:
     require_ndim("conv2d", "x", x, 4, "(NCHW)")
     require_ndim("conv2d", "w", w, 4, "(OIHW)")
     dtype = product_dtype("conv2d", ("x", "w", "bias"), types, bool(a.get("wide")))
+    require_small_weights("conv2d", types, a)
     outputs, groups = w.shape[0], a.groups
     if int_value(w.shape[1]) == 0:
         raise mismatch("conv2d", "w", "at least one input channel", show_type(w))
@@ -300,6 +302,7 @@ NN: dict[str, OpDef] = {
             "channel_window": at.integers(2, 1, at.OPTIONAL),
             # Weights of 16 bits, of x too or float32; bias and result of float32.
             "wide": at.flag(at.OPTIONAL),
+            "small_weights": at.flag(at.OPTIONAL),
         },
         "contraction",
         _infer_conv2d,

@@ -9,6 +9,7 @@ import numpy as np
 from tensorkiln.arith import Bounds, prove_equal, simplify
 from tensorkiln.base.element_types import HALF_TYPES
 from tensorkiln.base.errors import UserError
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import FLOAT32, INT8, INT32, UINT8, DType
 from tensorkiln.ir.expr import (
     BINARY,
@@ -141,6 +142,16 @@ def product_dtype(
     if x_type != INT32:
         require_dtype(op, names[0], types[0], FLOAT)
     return require_same_dtype(op, names, types)
+
+
+def require_small_weights(op: str, types: Sequence[TensorType], a: Attrs) -> None:
+    """Check the attribute `small_weights` of a product, which says that its weights are int8 of at
+    most 64 in magnitude: two of their products with uint8 add up to 16 bits. Raise UserError
+    `bad-attribute` for other types."""
+    pair = types[0].dtype, types[1].dtype
+    if a.get("small_weights") and pair != (UINT8, INT8):
+        expected = f"False for {pair[0]} by {pair[1]}, True for uint8 by int8"
+        raise bad_attribute(op, "small_weights", expected, "True")
 
 
 def product_array(array: np.ndarray, operands: Sequence[np.ndarray]) -> np.ndarray:

@@ -8,7 +8,8 @@
 
 Plain programs give role "vector" to loops over vectors, and "lane" to loops over the lanes of a
 vector. Every other loop inside a tile belongs to a sum; "dot" is the loop over the few numbers
-whose products one dot-product instruction sums, or two of which an instruction multiplies. "sum"
+whose products one dot-product instruction sums, or two of which an instruction multiplies, and
+"small_dot" the same of weights that are at most 64 in magnitude. "sum"
 is the loop over sums of such pairs that join totals (schedule/accumulate.py), "total" over those
 that start totals.
 """
@@ -83,13 +84,14 @@ def in_lanes(s: Schedule, lane: str) -> None:
     role = "" if siblings else s.role(inside)
     if role in ("sum", "total"):
         s.tensorize(lane, f"pair_{role}s_{static(s.loop(inside).extent, 'lanes') * 2}")
-    elif role == "dot":
+    elif role in ("dot", "small_dot"):
         lanes, count = (static(s.loop(x).extent, "lanes") for x in (lane, inside))
         steps = (x for x in walk_stmt(s.loop(inside)) if isinstance(x, Store))
         factors = (x.dtype for step in steps for x in loads(step.value))
         narrow = next((t.name for t in factors if t.bits < 32), None)
         pairs = f"pair_products_{lanes * count}"
-        s.tensorize(lane, dot_name(narrow, lanes, count) if narrow else pairs)
+        small = role == "small_dot"
+        s.tensorize(lane, dot_name(narrow, lanes, count, small) if narrow else pairs)
     else:
         s.vectorize(lane)
 

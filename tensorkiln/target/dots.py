@@ -9,6 +9,43 @@ from __future__ import annotations
 
 from tensorkiln.target.target import Target
 
+# Bits of a vector -> alternative sets of features of x86-64 with an instruction for all of it that
+# adds four products of bytes, or two of 16 bits, to each int32.
+_INTEGER_DOTS = {
+    512: ("avx512vnni",),
+    256: ("avx512vnni avx512vl", "avxvnni"),
+    128: ("avx512vnni avx512vl", "avxvnni"),
+}
+# Bits of a vector -> the feature of x86-64 with an instruction that sums two products of 16 bits,
+# in 32 bits; and that with one that sums two of bytes, in 16 bits, in which it saturates.
+_WORD_PAIRS = {512: "avx512bw", 256: "avx2", 128: "sse2"}
+_BYTE_PAIRS = {512: "avx512bw", 256: "avx2", 128: "ssse3"}
+# The largest magnitude of weights whose products with uint8 two of which never saturate 16 bits:
+# 2 * 255 * 64 is less than 2**15. Tools that quantize name it a reduced range, or 7 bits.
+SMALL_WEIGHT = 64
+
+
+def integer_dot(target: Target, bits: int) -> str:
+    """The features of x86-64 by which a CPU adds four products of bytes, or two of 16 bits, to
+    each int32 of a vector of `bits`; empty without them."""
+    choices = _INTEGER_DOTS.get(bits, ()) if target.arch == "x86_64" else ()
+    return next((c for c in choices if all(map(target.has, c.split()))), "")
+
+
+def sums_word_pairs(target: Target, bits: int) -> bool:
+    """Whether an x86-64 CPU has an instruction that sums two products of 16 bits in each int32 of a
+    vector of `bits`."""
+    return target.arch == "x86_64" and bits in _WORD_PAIRS and target.has(_WORD_PAIRS[bits])
+
+
+def saturates_byte_pairs(target: Target, bits: int = 0) -> bool:
+    """Whether the widest sum of products of bytes that an x86-64 CPU has an instruction for is one
+    of two, in 16 bits, in which it saturates. Such sums are exact where the int8 factor is at most
+    SMALL_WEIGHT in magnitude. `bits` of a vector; 0 is the widest that kernels use."""
+    bits = bits or 32 * target.vector_lanes("float32")
+    has_pairs = sums_word_pairs(target, bits) and target.has(_BYTE_PAIRS[bits])
+    return has_pairs and not integer_dot(target, bits)
+
 
 def multiplies_pairs(target: Target, dtype: str, bits: int = 0) -> bool:
     """Whether a CPU has an instruction that adds two products of `dtype` (bfloat16) to each float32
@@ -37,4 +74,12 @@ def multiplies_tiles(target: Target, dtype: str) -> bool:
     return has_tiles(target) and dtype in _OF_TILES and target.has(_OF_TILES[dtype])
 
 
-__all__ = ["has_tiles", "multiplies_pairs", "multiplies_tiles"]
+__all__ = [
+    "SMALL_WEIGHT",
+    "has_tiles",
+    "integer_dot",
+    "multiplies_pairs",
+    "multiplies_tiles",
+    "saturates_byte_pairs",
+    "sums_word_pairs",
+]

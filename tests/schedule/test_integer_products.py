@@ -5,10 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import tensorkiln as tk
+from tensorkiln.base.errors import UserError
 from tensorkiln.executable import Executable
 from tensorkiln.ir.expr import Var
+from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Value, constant
+from tensorkiln.ops.builder import GraphBuilder
 from tensorkiln.target import Target
+from tensorkiln.target.dots import SMALL_WEIGHT, saturates_byte_pairs
 from tests.codegen.kernels import EVERY_LEVEL, TARGETS, without
 from tests.emulated.machine import Library, load
 from tests.schedule.battery import Battery, typed, undefined_by
@@ -21,12 +26,14 @@ def _without_dots() -> Target:
     return without(Target("native"), "avx512vnni", "avxvnni", "amx-int8")
 
 
-def q(dtype: str, *shape: int, seed: int = 0) -> Constant:
-    """Numbers of a type, half of them its ends: their sums would saturate in 16 bits."""
+def q(dtype: str, *shape: int, seed: int = 0, limit: int = 128) -> Constant:
+    """Numbers of a type, half of them its ends: their sums would saturate in 16 bits. Signed ones
+    are at most `limit` in magnitude."""
     info = np.iinfo(dtype)
+    low, high = max(info.min, -limit) if info.min else 0, min(info.max, limit if info.min else 255)
     rng = np.random.default_rng([seed, *shape])
-    x = rng.integers(info.min, info.max + 1, shape)
-    ends = rng.choice([info.min, info.max], shape)
+    x = rng.integers(low, high + 1, shape)
+    ends = rng.choice([low, high], shape)
     return constant(np.where(rng.random(shape) < 0.5, ends, x).astype(dtype))
 
 
@@ -59,7 +66,7 @@ def _twice(g, y: Value, dtype: str) -> Value:  # noqa: ANN001
     return g.quantize(g.neg(g.dequantize(first, half, zero)), one, zero)
 
 
-def _convolutions(b: Battery) -> None:
+def _convolutions(b: Battery, limit: int = 128) -> None:
     same, down = {"padding": (1, 1, 1, 1)}, {"padding": (1, 1, 1, 1), "strides": (2, 2)}
     cases = [
         # (batch, channels, height, width), (filters, kernel h, w), attributes
@@ -82,14 +89,16 @@ def _convolutions(b: Battery) -> None:
         ((1, 2, 16, 17), (8, 2, 2), {}),
     ]
     for k, ((n, ch, h, w), (f, kh, kw), attrs) in enumerate(cases):
-        weight = q("int8", f, ch // attrs.get("groups", 1), kh, kw, seed=k)
-        kind = "depthwise" if attrs.get("groups") == f else "conv"
+        weight = q("int8", f, ch // attrs.get("groups", 1), kh, kw, seed=k, limit=limit)
+        kind = ("depthwise" if attrs.get("groups") == f else "conv") + "_small" * (limit < 128)
         b.add(
             f"{kind}_{k}",
             lambda g, x, w=weight, a=attrs: g.conv2d(x, w, **a),
             typed("uint8", n, ch, h, w),
             make=bytes_,
         )
+        if limit < 128:
+            continue
         b.add(
             f"{kind}_requantized_{k}",
             lambda g, x, w=weight, a=attrs, f=f: requantized(
@@ -99,6 +108,8 @@ def _convolutions(b: Battery) -> None:
             make=bytes_,
             sizes=[{"N": 1}, {"N": 3}],
         )
+    if limit < 128:
+        return
     for k, (ch, before, after) in enumerate(
         [(3, (1, 1), (1, 1)), (1, (0, 2), (3, 0)), (4, (2, 0), (0, 1)), (2, (0, 0), (1, 0))]
     ):
@@ -136,15 +147,18 @@ def _chain(g, x):  # noqa: ANN001, ANN202
     return g.quantize(g.add(z, g.dequantize(y, half, zero)), half, zero)
 
 
-def _layers(b: Battery) -> None:
+def _layers(b: Battery, limit: int = 128) -> None:
+    linear = "linear" + "_small" * (limit < 128)
     for k, n in sizes_of_layers():
-        weight = q("int8", k, n, seed=k)
+        weight = q("int8", k, n, seed=k, limit=limit)
         b.add(
-            f"linear_{k}_{n}",
+            f"{linear}_{k}_{n}",
             lambda g, x, w=weight: g.linear(x, w),
             typed("uint8", 7, k),
             make=bytes_,
         )
+        if limit < 128:
+            continue
         b.add(
             f"linear_requantized_{k}_{n}",
             lambda g, x, w=weight, n=n: requantized(g, g.linear(x, w, bias(n)), (n,)),
@@ -152,6 +166,8 @@ def _layers(b: Battery) -> None:
             make=bytes_,
             sizes=[{"N": i} for i in (1, 2, 5, 14, 33)],
         )
+    if limit < 128:
+        return
     for dtype in ("uint8", "int8"):
         b.add(
             f"linear_requantized_twice_{dtype}",
@@ -206,8 +222,9 @@ def sizes_of_layers() -> list[tuple[int, int]]:
 
 def _all() -> Battery:
     battery = Battery()
-    _convolutions(battery)
-    _layers(battery)
+    for limit in (128, SMALL_WEIGHT):
+        _convolutions(battery, limit)
+        _layers(battery, limit)
     return battery
 
 
@@ -236,6 +253,39 @@ def _classes(exe: Executable) -> set[str]:
 def test_they_have_schedules_of_their_own(executable: Executable) -> None:
     found = _classes(executable)
     assert {"conv2d_direct", "conv2d_depthwise", "linear_packed", "matmul_packed"} <= found
+
+
+@pytest.mark.parametrize(
+    ("weight", "is_small"), [(SMALL_WEIGHT, True), (-SMALL_WEIGHT, True), (65, False), (-65, False)]
+)
+@pytest.mark.parametrize("op", ["linear", "conv2d"])
+@pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3", "x86-64-v4", "alderlake"])
+def test_who_sums_bytes_in_16_bits(level: str, op: str, weight: int, is_small: bool) -> None:
+    """Processors without an instruction that sums products of bytes in 32 bits, if no weight is too
+    large: the next larger magnitude is multiplied as 16-bit numbers."""
+    target = Target({"kind": "llvm", "mcpu": level})
+    assert saturates_byte_pairs(target) == (level != "alderlake")
+    g = GraphBuilder()
+    shape, x = ((32, 16), (3, 32)) if op == "linear" else ((16, 32, 1, 1), (1, 32, 4, 4))
+    w = np.zeros(shape, np.int8)
+    w.flat[7] = weight
+    module = IRModule((g.finish(g.emit(op, g.param("x", typed("uint8", *x)), constant(w))),))
+    executable = tk.compile(module, target)
+    text = "".join(a.text() for a in executable.artifacts if a.file_name.endswith(".s"))
+    assert ("pmaddubsw" in text) == (is_small and level != "alderlake")
+
+
+def test_weights_that_are_called_small() -> None:
+    """A module may say so itself: of weights that are not, it is refused, and of other types."""
+    g = GraphBuilder()
+    w = constant(np.full((32, 16), 65, np.int8))
+    y = g.emit("linear", g.param("x", typed("uint8", 3, 32)), w, small_weights=True)
+    with pytest.raises(UserError, match=r"small_weights.* 64 in magnitude.*65"):
+        tk.compile(IRModule((g.finish(y),)), Target({"kind": "llvm", "mcpu": "x86-64-v3"}))
+    g = GraphBuilder()
+    floats = constant(np.ones((32, 16), np.float32))
+    with pytest.raises(UserError, match="False for float32 by float32"):
+        g.emit("linear", g.param("x", typed("float32", 3, 32)), floats, small_weights=True)
 
 
 def test_kernels_need_no_support_library(executable: Executable) -> None:

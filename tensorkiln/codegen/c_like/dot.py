@@ -1,6 +1,7 @@
 """Sums of products of narrow numbers.
 
 dot4:      c[l] + sum of a[4*l + k] * b[4*l + k] for k < 4        a in uint8, b in int8
+dot4_small: the same                                              b at most 64 in magnitude
 dot2:      c[l] + sum of a[2*l + k] * b[2*l + k] for k < 2        both in int16
 dot2_bf16: the same                                               both in bfloat16, c in float32
 """

@@ -11,7 +11,12 @@ from tensorkiln.codegen.c_like.types import define
 from tensorkiln.ir.dtype import FLOAT32, DType
 from tensorkiln.ir.operators import DOTS
 from tensorkiln.target import Target
-from tensorkiln.target.dots import multiplies_pairs
+from tensorkiln.target.dots import (
+    integer_dot,
+    multiplies_pairs,
+    saturates_byte_pairs,
+    sums_word_pairs,
+)
 
 if TYPE_CHECKING:
     from tensorkiln.codegen.c_like.writer import TextWriter
@@ -78,14 +83,7 @@ def features_c(target: Target, body: str) -> tuple[list[str], list[str]]:
     return ["\n".join([*begin, ""])], ["\n".join(end)]
 
 
-# Bits of a vector -> alternative sets of features that have an instruction for all of it.
-_WITH_DOT = {
-    512: ("avx512vnni",),
-    256: ("avx512vnni avx512vl", "avxvnni"),
-    128: ("avx512vnni avx512vl", "avxvnni"),
-}
 _PREFIX = {512: "_mm512", 256: "_mm256", 128: "_mm"}
-_PAIRS = {512: "avx512bw", 256: "avx2", 128: "sse2"}
 
 
 def machine_dot(w: TextWriter, function_name: str, name: str, lanes: int) -> str | None:
@@ -97,11 +95,9 @@ def machine_dot(w: TextWriter, function_name: str, name: str, lanes: int) -> str
             _pairs(w, function_name, lanes) if multiplies_pairs(target, "bfloat16", bits) else None
         )
     if target.arch == "x86_64" and bits in _PREFIX:
-        choices = _WITH_DOT[bits]
-        choice = next((c for c in choices if all(map(target.has, c.split()))), None)
-        if choice is not None:
+        if choice := integer_dot(target, bits):
             vex = "_avx" if choice == "avxvnni" else ""
-            verb = "dpbusd" if name == "dot4" else "dpwssd"
+            verb = "dpwssd" if name == "dot2" else "dpbusd"
             return _x86(
                 w,
                 function_name,
@@ -109,9 +105,9 @@ def machine_dot(w: TextWriter, function_name: str, name: str, lanes: int) -> str
                 lanes,
                 f"{_PREFIX[bits]}_{verb}{vex}_epi32(V(c), V(a), V(b))",
             )
-        if target.has(_PAIRS[bits]):
+        if sums_word_pairs(target, bits):
             return _x86_pairs(w, function_name, name, lanes)
-    if target.arch == "aarch64" and bits == 128 and name == "dot4":
+    if target.arch == "aarch64" and bits == 128 and name != "dot2":
         return _neon(w, function_name, lanes)
     return None
 
@@ -151,6 +147,10 @@ def _x86_pairs(w: TextWriter, function_name: str, name: str, lanes: int) -> str:
     p, t = _PREFIX[bits], w.type(DType("int32", lanes))
     if name == "dot2":
         value = f"(({t}){p}_madd_epi16(V(a), V(b)) + c)"
+        return _x86(w, function_name, name, lanes, value)
+    if name == "dot4_small" and saturates_byte_pairs(w.target, bits):
+        pairs = f"{p}_maddubs_epi16(V(a), V(b))"
+        value = f"(({t}){p}_madd_epi16({pairs}, {p}_set1_epi16(1)) + c)"
         return _x86(w, function_name, name, lanes, value)
     w.file.headers.add("immintrin.h")
     m, whole = f"__m{bits}i", f"si{bits}"

@@ -1,6 +1,7 @@
 """Dot products: an instruction of the processor, or a sequence that is equally exact.
 
 dot4:      c[l] + sum of a[4*l + k] * b[4*l + k] for k < 4        a in uint8, b in int8
+dot4_small: the same                                              b at most 64 in magnitude
 dot2:      c[l] + sum of a[2*l + k] * b[2*l + k] for k < 2        both in int16
 dot2_bf16: the same                                               both in bfloat16, c in float32
 """
@@ -13,19 +14,19 @@ from tensorkiln.codegen.llvm.expansions import splat
 from tensorkiln.codegen.llvm.types import llvm_type
 from tensorkiln.codegen.llvm.writer import KernelWriter
 from tensorkiln.ir.dtype import FLOAT32, INT32, DType
-from tensorkiln.target.dots import multiplies_pairs
+from tensorkiln.target.dots import (
+    integer_dot,
+    multiplies_pairs,
+    saturates_byte_pairs,
+    sums_word_pairs,
+)
 
-# Bits of a vector -> alternative sets of features that have an instruction for all of it.
-_WITH_DOT = {
-    512: ("avx512vnni",),
-    256: ("avx512vnni avx512vl", "avxvnni"),
-    128: ("avx512vnni avx512vl", "avxvnni"),
-}
-# Bits of a vector -> the intrinsic that sums two products of 16-bit numbers, and its feature.
-_PAIRS = {
-    512: ("x86.avx512.pmaddw.d.512", "avx512bw"),
-    256: ("x86.avx2.pmadd.wd", "avx2"),
-    128: ("x86.sse2.pmadd.wd", "sse2"),
+# Bits of a vector -> the intrinsics that sum two products of 16-bit numbers, and of bytes.
+_PAIRS = {512: "x86.avx512.pmaddw.d.512", 256: "x86.avx2.pmadd.wd", 128: "x86.sse2.pmadd.wd"}
+_BYTE_PAIRS = {
+    512: "x86.avx512.pmaddubs.w.512",
+    256: "x86.avx2.pmadd.ub.sw",
+    128: "x86.ssse3.pmadd.ub.sw.128",
 }
 _PAIR, _FOUR = DType("int16", 2), DType("int8", 4)
 
@@ -33,9 +34,9 @@ _PAIR, _FOUR = DType("int16", 2), DType("int8", 4)
 def dot4(w: KernelWriter, c: str, a: str, b: str, lanes: int) -> str:
     """`lanes` sums of four products of bytes, added to `c`; `a` and `b` have as many bits."""
     bits = 32 * lanes
-    if _has_dot(w, bits):
+    if integer_dot(w.target, bits):
         return _machine(w, f"x86.avx512.vpdpbusd.{bits}", (INT32, _FOUR, _FOUR), [c, a, b], lanes)
-    if _has_pairs(w, bits):
+    if sums_word_pairs(w.target, bits):
         return _dot_of_pairs(w, c, a, b, lanes)
     if w.target.arch == "aarch64" and bits == 128 and w.target.has("i8mm"):
         return _neon(w, "usdot", c, a, b, lanes)
@@ -44,14 +45,27 @@ def dot4(w: KernelWriter, c: str, a: str, b: str, lanes: int) -> str:
     return _dot_of_words(w, c, a, b, lanes, 8)
 
 
+def dot4_small(w: KernelWriter, c: str, a: str, b: str, lanes: int) -> str:
+    """As `dot4`, of elements of `b` that are at most SMALL_WEIGHT in magnitude: the 16-bit sums of
+    two products are exact."""
+    bits = 32 * lanes
+    if not saturates_byte_pairs(w.target, bits):
+        return dot4(w, c, a, b, lanes)
+    byte, pairs = (llvm_type(t.with_lanes(t.lanes * lanes)) for t in (_FOUR, _PAIR))
+    name = _BYTE_PAIRS[bits]
+    w.declares.add(f"declare {pairs} @llvm.{name}({byte}, {byte})")
+    sums = w.line(f"call {pairs} @llvm.{name}({byte} {a}, {byte} {b})")
+    return dot2(w, c, sums, splat("1", _PAIR.with_lanes(2 * lanes)), lanes)
+
+
 def dot2(w: KernelWriter, c: str, a: str, b: str, lanes: int) -> str:
     """As `dot4`, of two products of 16-bit numbers."""
     bits = 32 * lanes
-    if _has_dot(w, bits):
+    if integer_dot(w.target, bits):
         types = (INT32, _PAIR, _PAIR)
         return _machine(w, f"x86.avx512.vpdpwssd.{bits}", types, [c, a, b], lanes)
-    if _has_pairs(w, bits):
-        products = _machine(w, _PAIRS[bits][0], (_PAIR, _PAIR), [a, b], lanes)
+    if sums_word_pairs(w.target, bits):
+        products = _machine(w, _PAIRS[bits], (_PAIR, _PAIR), [a, b], lanes)
         return w.line(f"add {llvm_type(INT32.with_lanes(lanes))} {c}, {products}")
     return _dot_of_words(w, c, a, b, lanes, 16)
 
@@ -80,16 +94,6 @@ def _dot_of_singles(w: KernelWriter, c: str, a: str, b: str, lanes: int) -> str:
         lhs, rhs = (w.line(f"bitcast {t} {v} to {llvm_type(single)}") for v in bits)
         c = w.call("fmuladd", single, [lhs, rhs, c])
     return c
-
-
-def _has_dot(w: KernelWriter, bits: int) -> bool:
-    choices = _WITH_DOT.get(bits, ()) if w.target.arch == "x86_64" else ()
-    return any(all(map(w.target.has, c.split())) for c in choices)
-
-
-def _has_pairs(w: KernelWriter, bits: int) -> bool:
-    x86 = w.target.arch == "x86_64" and bits in _PAIRS
-    return x86 and w.target.has(_PAIRS[bits][1])
 
 
 def _machine(
@@ -124,8 +128,8 @@ def _dot_of_signed(w: KernelWriter, c: str, a: str, b: str, lanes: int) -> str:
 def _dot_of_pairs(w: KernelWriter, c: str, a: str, b: str, lanes: int) -> str:
     """Even and odd bytes as 16-bit numbers, two of them in each lane, multiplied and summed.
 
-    Not `pmaddubsw`, which saturates. The widening of an operand is shared by all products of
-    a basic block that it takes part in.
+    Not `pmaddubsw`, which saturates (see `dot4_small`). The widening of an operand is shared by all
+    products of a basic block that it takes part in.
     """
     half = DType("int16", 2 * lanes)
     t, eight = llvm_type(half), splat("8", half)
@@ -159,6 +163,7 @@ def _dot_of_words(w: KernelWriter, c: str, a: str, b: str, lanes: int, bits: int
 
 DOT: dict[str, Callable[[KernelWriter, str, str, str, int], str]] = {
     "dot4": dot4,
+    "dot4_small": dot4_small,
     "dot2": dot2,
     "dot2_bf16": dot2_bf16,
 }

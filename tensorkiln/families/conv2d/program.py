@@ -7,7 +7,7 @@ in pieces (schedule/accumulate.py); the order of the additions depends on shapes
 
 Roles of loops: "batch", "panel", "patch" of rows or columns where the size of the image is
 unknown, "row" and "column" of pixels, "kernel_row" and "kernel_column" of the filter, "granule" of
-input channels and "channel" of those; "vector", "lane", "dot" and "sum" as in
+input channels and "channel" of those; "vector", "lane", "dot", "small_dot" and "sum" as in
 schedule/register_tile.py.
 """
 
@@ -24,6 +24,7 @@ from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Alloc, If, PrimFunc, Stmt, Store, seq
 from tensorkiln.kernels.knobs import SUM_TERMS
 from tensorkiln.kernels.layouts import has_float_pairs, together
+from tensorkiln.kernels.small_weights import dot_role
 from tensorkiln.ops.channel_window import ChannelWindow
 from tensorkiln.schedule.accumulate import add_pairs, add_piece, add_product, pieces_of
 from tensorkiln.schedule.build import FETCH, loop, nest, vectors
@@ -237,5 +238,5 @@ class _PanelSums:
 
         names = ["g", "kh", "kw", "c", "o", "l", "b"]
         extents = [count, *c.kernel, c.step // c.together, acc.shape[0], width, c.together]
-        roles = ["granule", "kernel_row", "kernel_column", "channel", "vector", "lane", "dot"]
-        return nest(names, extents, term, roles)
+        roles = ["granule", "kernel_row", "kernel_column", "channel", "vector", "lane"]
+        return nest(names, extents, term, [*roles, dot_role(c.call)])

@@ -39,6 +39,7 @@ from tensorkiln.kernels.layouts import (
     has_kernel,
     wants_float_pairs,
 )
+from tensorkiln.kernels.small_weights import with_small_weights
 from tensorkiln.ops import call as op_call
 from tensorkiln.ops.channel_window import ChannelWindow
 from tensorkiln.target import Target
@@ -121,6 +122,7 @@ def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
     elif groups == 1 and channels < lanes // 2:
         want = Layout.plain(4)
     bias = [by_lanes(target)] * len(call.args[2:])
+    weights = with_small_weights(call, target, weights)
     return Layouts((with_padding(want, call), weights, *bias), channel_blocks(target, out))
 
 

@@ -8,7 +8,7 @@ is added by itself. Long sums of floats are taken in pieces (schedule/accumulate
 the additions depends on shapes alone.
 
 Roles of loops: "batch", "panel", "row", "term" of a sum; "piece" of a sum around all rows, "edge"
-of rows whose totals are begun and stored; "vector", "lane" and "dot" as in
+of rows whose totals are begun and stored; "vector", "lane", "dot" and "small_dot" as in
 schedule/register_tile.py.
 """
 
@@ -24,6 +24,7 @@ from tensorkiln.ir.relax import Constant, RVar
 from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
 from tensorkiln.kernels.knobs import SUM_TERMS
 from tensorkiln.kernels.layouts import has_float_pairs, together
+from tensorkiln.kernels.small_weights import dot_role
 from tensorkiln.schedule.access import simplify_value
 from tensorkiln.schedule.accumulate import add_pairs, add_piece, add_product, pieces_of
 from tensorkiln.schedule.build import FETCH, lanes, loop, nest, vectors, within
@@ -212,7 +213,7 @@ class _PanelRows:
             x = c.input(self.batch, row, simplify((lo + k) * c.together + b))
             return add_product(acc, (o, lane * 2 + b if c.in_pairs else lane), x, weight)
 
-        roles = ["term", "vector", "lane", "dot"]
+        roles = ["term", "vector", "lane", dot_role(c.call)]
         return nest(["k", "o", "l", "b"], [count, acc.shape[0], width, c.together], term, roles)
 
     def single(self, total: Buffer, row: Expr, o: Expr, lane: Expr) -> Stmt:

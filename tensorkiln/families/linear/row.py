@@ -31,6 +31,7 @@ from tensorkiln.kernels.layouts import (
     together,
     wants_float_pairs,
 )
+from tensorkiln.kernels.small_weights import with_small_weights
 from tensorkiln.target import Target
 from tensorkiln.target.registers import highest, max_rows, scalar_tile
 
@@ -73,7 +74,7 @@ def _linear_layouts(call: Call, out: TensorType, target: Target) -> Layouts | No
     few = adjacent(call, target)
     panels = f"B/{nr} A/{few} B%{nr} A%{few}" if few > 1 else f"B/{nr} A B%{nr}"
     bias = [by_lanes(target)] * len(call.args[2:])
-    return Layouts((None, Layout.parse(panels), *bias))
+    return Layouts((None, with_small_weights(call, target, Layout.parse(panels)), *bias))
 
 
 def _matmul_layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:

@@ -77,16 +77,17 @@ def dot_lanes(name: str, lanes: int) -> Instruction:
     value = intrin(name, Load(acc, all_lanes), repeated, weights)
     nest, code = For(lane, zero, const(lanes), "serial", terms), Store(acc, all_lanes, value)
     template, implementation = (PrimFunc(name, (a, b, acc), s) for s in (nest, code))
-    return Instruction(dot_name(left_type, lanes, count), template, implementation)
+    small = name == "dot4_small"
+    return Instruction(dot_name(left_type, lanes, count, small), template, implementation)
 
 
 _OPERANDS = {"uint8": "u8i8", "int16": "i16", "bfloat16": "bf16"}
 
 
-def dot_name(left_type: str, lanes: int, count: int) -> str:
+def dot_name(left_type: str, lanes: int, count: int, small: bool = False) -> str:
     """The name of `dot_lanes` for `tensorize`, by the type of its left operand: `dot4_16_u8i8`,
-    `dot2_8_i16`, `dot2_8_bf16`."""
-    return f"dot{count}_{lanes}_{_OPERANDS[left_type]}"
+    `dot2_8_i16`, `dot2_8_bf16`; `dot4_small_16_u8i8` where the right one is `small`."""
+    return f"dot{count}{'_small' * small}_{lanes}_{_OPERANDS[left_type]}"
 
 
 def pair_products(lanes: int) -> Instruction:

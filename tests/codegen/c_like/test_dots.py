@@ -16,6 +16,7 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import PrimFunc, Store
 from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
+from tensorkiln.target.dots import SMALL_WEIGHT
 from tests import processors
 from tests.codegen.c_like.build import compiler
 from tests.codegen.kernels import program
@@ -24,6 +25,7 @@ from tests.emulated.machine import load
 LANES = (1, 2, 4, 8, 16)
 TARGETS = {
     "sse2": Target("c"),
+    "ssse3": Target({"kind": "c", "mcpu": "x86-64-v2"}),
     "avx2": Target({"kind": "c", "mcpu": "haswell"}),
     "neon": Target({"kind": "c", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"}),
     "dotprod": Target({"kind": "c", "mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1"}),
@@ -40,7 +42,8 @@ COMPILED = {
 # What stands in the C where the processor has an instruction for 128 bits.
 INSTRUCTION = {
     "sse2": "_mm_madd_epi16",
-    "avx2": "_mm256_madd_epi16",
+    "ssse3": "_mm_maddubs_epi16",
+    "avx2": "_mm256_maddubs_epi16",
     "dotprod": "vdotq_s32",
     "i8mm": "vusdotq_s32",
     "vnni": "_mm512_dpbusd_epi32",
@@ -81,12 +84,14 @@ def test_sums_are_exact_and_wrap_around(level: str) -> None:
     local = level not in ARM
     run = Executor(executable.jit(compiler("gcc", "-O1"))) if local else load(executable)
     rng = np.random.default_rng(1)
-    for name in ("dot4", "dot2"):
+    for name in ("dot4", "dot4_small", "dot2"):
         (_, _), (left_dtype, count), (right, _) = DOTS[name]
         for lanes in LANES:
             for extreme in (False, True):
                 c = rng.integers(-(1 << 31), 1 << 31, lanes, "int32")
                 a, b = (drawn(rng, d, count * lanes, extreme) for d in (left_dtype, right))
+                if name == "dot4_small":
+                    b = b.clip(-SMALL_WEIGHT, SMALL_WEIGHT)
                 products = a.astype("int64") * b.astype("int64")
                 want = (c + products.reshape(lanes, count).sum(1)).astype("int32")
                 output = np.zeros(lanes, "int32")
