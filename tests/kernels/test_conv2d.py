@@ -1,4 +1,5 @@
-"""Which convolutions read compacted pixels, and what that does to memory."""
+"""Which convolutions read compacted pixels, and what that does to memory; which go through an image
+in strips, and what they compute."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ from tensorkiln.ir.relax import RVar, Value
 from tensorkiln.kernels.case import Graph, rand
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.pipeline import relax_passes
+from tensorkiln.schedule.choose import schedule_group, trace_of
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.select_algorithms import SelectAlgorithms
+from tests.schedule.groups import groups_of
 from tests.transform.graphs import arguments, assert_same_values, graph, ops_of
 from tests.transform.test_plan_memory import check_plan
 
@@ -99,3 +102,43 @@ def test_in_place_values(threads: int) -> None:
     for _ in range(3):
         got = run(*inputs.values()).numpy()
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+# (filters, image, bytes of the second-level cache, attributes): strips of one height and of two,
+# the last one shorter than a tile; filters that reach beyond a strip, or skip rows; sums of one
+# piece, and of two lengths; a last block of channels that is not full; an unknown number of images.
+STRIPS: dict[str, tuple[tuple[int, int], tuple[int | Var, ...], int, dict[str, object]]] = {
+    "whole": ((80, 1), (1, 296, 12, 18), 1 << 13, {}),
+    "rest": ((80, 1), (2, 296, 13, 19), 1 << 17, {}),
+    "few_terms": ((80, 1), (1, 48, 29, 23), 1 << 13, {}),
+    "padded": ((72, 3), (1, 40, 46, 22), 1 << 18, {"padding": (1, 1, 1, 1)}),
+    "strided": ((72, 3), (1, 37, 45, 40), 1 << 19, {"padding": (0, 1, 1, 0), "strides": (2, 2)}),
+    "dilated": ((72, 3), (1, 24, 48, 33), 1 << 18, {"dilation": (3, 2)}),
+    "blocks": ((75, 1), (1, 331, 9, 20), 1 << 15, {}),
+    "images": ((80, 1), (Var("N"), 296, 13, 19), 1 << 17, {}),
+}
+
+
+@pytest.mark.parametrize("processor", ["x86-64-v2", "x86-64-v3"])
+@pytest.mark.parametrize("name", STRIPS)
+def test_strips(name: str, processor: str) -> None:
+    """Results are those of the whole image in turn, to the bit, with any number of threads."""
+    (filters, size), shape, cache, attrs = STRIPS[name]
+    weights = rand(filters, int(shape[1]), size, size)  # type: ignore[arg-type]
+    mod = graph(lambda g, x: g.relu(g.conv2d(x, weights, rand(filters), **attrs)), x=shape)
+    inputs = arguments(mod, N=3)
+    (want,) = evaluate(mod, inputs, dtype="float64")
+    small = {"l1d_bytes": 1 << 10, "l2_bytes": cache}
+    large = {"l1d_bytes": 1 << 20, "l2_bytes": 1 << 28}
+    results = []
+    for caches, threads in ((small, 1), (small, 3), (large, 1)):
+        target = Target({"kind": "llvm", "mcpu": processor, "winograd": 0, **caches})
+        groups = list(groups_of(mod, target))
+        assert any("strip" in trace_of(group, target) for group in groups) == (caches is small)
+        for group in groups:
+            schedule_group(group, target, check=True)
+        library = tk.compile(mod, target).jit()
+        library.set_num_threads(threads)
+        results.append(tk.runtime.Executor(library)["main"](*inputs.values()).numpy())
+    np.testing.assert_allclose(results[0], want, rtol=1e-4, atol=1e-4)
+    assert all(np.array_equal(results[0], y) for y in results[1:])

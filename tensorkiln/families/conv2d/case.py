@@ -29,6 +29,8 @@ CASES: dict[str, Case] = {
     # One row of pixels, one block of channels, few panels: what is in them is shared.
     "conv_signal": Case("conv2d_direct", convolution(24, 32, 1), (1, 32, 1, 901)),
     "conv_few_rows": Case("conv2d_direct", convolution(24, 40, padding=(1,) * 4), (1, 40, 3, 67)),
+    # An image of more than half of a second-level cache, and weights of more than one of the first.
+    "conv_strips": Case("conv2d_direct", convolution(40, 296, 1), (1, 296, 13, 11)),
     "conv_bytes": Case(
         "conv2d_direct", quantized("conv2d", 19, 40, 3, 3, padding=(1, 1, 1, 1)), (2, 40, 5, 7)
     ),

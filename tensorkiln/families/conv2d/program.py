@@ -6,9 +6,9 @@ channels of a panel. There is no boundary code because the input's halo is zero.
 in pieces (schedule/accumulate.py); the order of the additions depends on shapes alone.
 
 Roles of loops: "batch", "panel", "patch" of rows or columns where the size of the image is
-unknown, "row" and "column" of pixels, "kernel_row" and "kernel_column" of the filter, "granule" of
-input channels and "channel" of those; "vector", "lane", "dot", "small_dot" and "sum" as in
-schedule/register_tile.py.
+unknown, "strip" of rows, "row" and "column" of pixels, "piece" of a sum, "kernel_row" and
+"kernel_column" of the filter, "granule" of input channels and "channel" of those; "vector", "lane",
+"dot", "small_dot" and "sum" as in schedule/register_tile.py.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ class Conv(ChannelBlocks):
         self.tile = 0
         # Products that one register sums.
         self.piece = SUM_TERMS
+        # Whether pieces of sums are loops that the schedule moves outside of pixels.
+        self.pieces_first = False
 
     def _window(self) -> ChannelWindow | None:
         """The range of input channels that each panel of a grouped convolution reads; None if a
@@ -77,6 +79,21 @@ class Conv(ChannelBlocks):
             return None
         inputs = size_of(self.xt.shape[1]) // groups
         return ChannelWindow(groups, self.channels, inputs, *self.call.attrs.channel_window)
+
+    def pieces(self) -> tuple[int, int, int]:
+        """The pieces in which a sum of floats is added up: (granules of a piece, whole pieces,
+        granules of a last short one)."""
+        granules = -(-size_of(self.wt.shape[1]) // self.step)
+        terms = self.step // (1 + self.in_pairs) * self.kernel[0] * self.kernel[1]
+        return pieces_of(granules, terms, self.piece)
+
+    @property
+    def has_pieces(self) -> bool:
+        """Whether sums are added up in several pieces."""
+        if self.window is not None or self.depthwise or self.dtype.is_int:
+            return False
+        _, whole, tail = self.pieces()
+        return whole + bool(tail) > 1
 
     def input(self, n: Expr, c: Expr, h: Expr, w: Expr, kh: Expr, kw: Expr) -> Load:
         """Load input channel c of image n under tap (kh, kw) of output pixel (h, w)."""
@@ -197,19 +214,21 @@ class _PanelSums:
             return self._all_taps(total, simplify(count), simplify(first))
         if c.depthwise:
             return self._taps(total, IntImm(0), 1, IntImm(0))
-        granules = -(-size_of(c.wt.shape[1]) // c.step)
-        terms = c.step // (1 + c.in_pairs) * c.kernel[0] * c.kernel[1]  # that a register sums
-        size, whole, tail_size = pieces_of(granules, terms, c.piece)
-        if whole + bool(tail_size) == 1 or c.dtype.is_int:
-            return self._all_taps(total, granules, IntImm(0))
+        if not c.has_pieces:
+            return self._all_taps(total, -(-size_of(c.wt.shape[1]) // c.step), IntImm(0))
+        size, whole, tail_size = c.pieces()
         add = add_pairs if c.in_pairs else add_piece
 
         def piece(i: Expr, count: int) -> Stmt:
             lo = simplify(i * size)
             return add(total, lambda part: self._taps(part, lo, count, IntImm(0)))
 
-        pieces = loop("piece", whole, lambda i: piece(i, size))
-        return seq(pieces, piece(as_expr(whole), tail_size) if tail_size else None)
+        def last(_: Expr) -> Stmt:
+            return piece(as_expr(whole), tail_size)
+
+        keep = c.pieces_first
+        pieces = loop("piece", whole, lambda i: piece(i, size), "piece", keep=keep)
+        return seq(pieces, loop("last", 1, last, "piece", keep=keep) if tail_size else None)
 
     def _all_taps(self, total: Buffer, count: ExprLike, first: Expr) -> Stmt:
         """Add the terms of all `count` granules to `total`, as `_taps`."""

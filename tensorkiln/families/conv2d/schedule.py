@@ -1,8 +1,9 @@
 """Direct convolution on channel blocks.
 
 The accumulators of a tile of output pixels times one panel of channels stay in registers over the
-whole sum. Threads share the panels, and the rows too when panels are few. The program is in
-program.py.
+whole sum, or a piece of it. Large images are computed in strips of rows, each for all panels while
+its pixels are in the second-level cache (`_order` in knobs.py). Threads share the strips and
+panels, or the panels, and the rows too when panels are few. The program is in program.py.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
     c.piece = group.knob("piece", SUM_TERMS)
     set_patch(c, pixels, max(4, min(8, (pixels + 1) // 2)))
     c.tile = pixels if c.is_open else 0
+    c.pieces_first = c.has_pieces and bool(group.knob("pieces_first", 0))
     s = Schedule(conv2d_program(c), check=check)
     _rounds(s, c, terms, bool(group.knob("unrolled", 0)))
     rows = min(pixels, group.knob("rows", 1))
@@ -36,16 +38,16 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
         for pixel in s.loops(role="pixel"):
             sink(s, pixel)
     else:
-        (row,), (column,) = s.loops(role="row"), s.loops(role="column")
-        register_tiles(s, row, column, rows, pixels // rows)
+        for row in _strips(s, group.knob("strip", 0)):
+            for part in _pieces_first(s, row) if c.pieces_first else (row,):
+                (column,) = s.children(part)
+                register_tiles(s, part, column, rows, pixels // rows)
     s.set_scope("part" if "part" in s.blocks() else "total", "register")
+    strips = _strips_first(s)
     fetch_ahead(s, c.w, group.knob("fetch"), "granule" if c.in_pairs else "channel")
-    first = group.knob("rows_first", 0)
-    if first:
-        _rows_first(s)
     if target.has_threads:
-        if first:
-            share_nests(s, c, s.loops(role="panel"))
+        if strips or c.pieces_first:
+            share_nests(s, c, _panels(s))
         else:
             share_pixels(s, c, rows_are_tasks=len(tiles(c.rows, rows)) == 1)
     return s
@@ -145,14 +147,54 @@ def _separate(s: Schedule) -> None:
             s.fission(loop)
 
 
-def _rows_first(s: Schedule) -> None:
-    """Compute all panels of a few rows before the next rows, whose pixels then are in the cache.
+def _strips(s: Schedule, size: int) -> list[str]:
+    """Cut the rows of an image into strips of `size` rows, and a last one of fewer; nothing for 0.
+    The loops over rows, of each kind of strip."""
+    rows: list[str] = s.loops(role="row")
+    if not size:
+        return rows
+    parts = [s.split(row, size, tail="peel", roles=("strip", "row")) for row in rows]
+    return [x for p in parts for x in (p.inner, p.tail) if x is not None]
 
-    for panel: halo; for rows   ->   for panel: halo
-                                     for rows, panel
+
+def _pieces_first(s: Schedule, row: str) -> list[str]:
+    """Move the loops over pieces of sums outside of pixels: the weights of a piece stay in the
+    first-level cache. The loops over rows, which now are several.
+
+    for row, column: start; for piece: add; finish   ->   for row, column: start
+                                                          for piece: for row, column: add
+                                                          for row, column: finish
     """
+    (column,) = s.children(row)
+    s.fission(column)
+    parts = list(s.fission(row).parts)
+    for part in parts:
+        (column,) = s.children(part)
+        inside = s.children(column)[0]
+        if s.role(inside) == "piece":
+            s.reorder(inside, part, column)
+    return parts
+
+
+def _strips_first(s: Schedule) -> bool:
+    """Compute all panels of a strip of rows before the next strip, whose pixels then are in the
+    second-level cache. Whether there are strips.
+
+    for panel: halo; for strip   ->   for panel: halo
+                                      for strip, panel
+    """
+    strips = s.loops(role="strip")
+    if not strips:
+        return False
     _separate(s)
-    for rows in s.loops(role="row"):
-        panel = s.parent(rows)
+    for strip in s.loops(role="strip"):
+        panel = s.parent(strip)
         if panel is not None and s.role(panel) == "panel":
-            s.reorder(rows, panel)
+            s.reorder(strip, panel)
+    return True
+
+
+def _panels(s: Schedule) -> list[str]:
+    """The loops over panels with sums: not those that write the halo."""
+    around = {loop for x in s.loops(role="vector") for loop in nest_of(s, x)}
+    return [panel for panel in s.loops(role="panel") if panel in around]
