@@ -9,11 +9,13 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensorkiln.artifact.weights_file import weights_beside
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.progress import Progress
 from tensorkiln.base.text import size_text
 from tensorkiln.cli.options import (
     add_denormals,
@@ -40,6 +42,8 @@ from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.stdin import NAME
 
 if TYPE_CHECKING:
+    from tensorkiln.executable import Executable
+    from tensorkiln.ir.module import IRModule
     from tensorkiln.target import Target
 
 
@@ -150,22 +154,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     progress.phase("read model")
     module = tk.frontend.from_onnx(model, freeze=freeze or None, shapes=shapes(args.shape))
     name = library_name(output.stem) if args.name is None else args.name
-    executable = tk.compile(
-        module,
-        target,
-        precision=args.precision,
-        optimize=args.optimize,
-        indices=args.indices,
-        denormals=args.denormals,
-        progress=progress,
-        name=name,
-        max_workspace=args.max_workspace,
-        externals=args.external,
-        allow_licenses=args.allow_license,
-        deny_licenses=args.deny_license,
-        debug=args.debug,
-        records=args.records,
-    )
+    executable = _compiled(args, module, target, name, progress)
     if args.keep is not None:
         progress.phase("write artifacts")
         executable.artifacts.save(args.keep)
@@ -205,6 +194,34 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         }
     )
     return 0
+
+
+def _compiled(
+    args: argparse.Namespace, module: IRModule, target: Target, name: str, progress: Progress
+) -> Executable:
+    """The module, compiled as the options say, while the runtime of its library is."""
+    import tensorkiln as tk
+    from tensorkiln.link.shared import runtime_ahead
+    from tensorkiln.target import cpu_target
+
+    triple = cpu_target(target).mtriple
+    with nullcontext() if args.format == "mlf" else runtime_ahead(triple):
+        return tk.compile(
+            module,
+            target,
+            precision=args.precision,
+            optimize=args.optimize,
+            indices=args.indices,
+            denormals=args.denormals,
+            progress=progress,
+            name=name,
+            max_workspace=args.max_workspace,
+            externals=args.external,
+            allow_licenses=args.allow_license,
+            deny_licenses=args.deny_license,
+            debug=args.debug,
+            records=args.records,
+        )
 
 
 def _machines(target: Target) -> str:

@@ -79,12 +79,16 @@ def _compile(model: Path, library: Path, artifacts: Path, target: str, progress:
     """Build the model, compile it, write library and artifacts; return the number of artifacts."""
     import tensorkiln as tk
     from tensorkiln.cli.demo_model import resnet18
+    from tensorkiln.link.shared import runtime_ahead
+    from tensorkiln.target import cpu_target
 
     progress.phase("build model")
     atomic_write(model, resnet18().SerializeToString())
     progress.phase("read model")
     module = tk.frontend.from_onnx(model)
-    executable = tk.compile(module, tk.Target(target), progress=progress)
+    described = tk.Target(target)
+    with runtime_ahead(cpu_target(described).mtriple):
+        executable = tk.compile(module, described, progress=progress)
     progress.phase("write artifacts")
     executable.artifacts.save(artifacts)
     progress.phase("link")

@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ import pytest
 from tensorkiln.artifact import FileContent
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.codegen.host.entry_c import exported_symbols
-from tensorkiln.link.shared import RUNTIME_EXPORTS, link_shared
+from tensorkiln.link.shared import RUNTIME_EXPORTS, link_shared, runtime_ahead
+from tensorkiln.link.toolchain import ZigToolchain
 from tests.link import sample
 
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
@@ -102,6 +104,32 @@ def test_a_cache_folder_that_cannot_be_made(
     monkeypatch.setenv("KILN_CACHE_DIR", str(tmp_path / "file" / "cache"))
     _answers(sample.build(tmp_path / "mlp.so"))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "mlp.so"]
+
+
+def test_the_runtime_is_compiled_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link finds it in the cache, and compiles the host's functions alone. What cannot be
+    compiled ahead, or kept, is the link's."""
+    monkeypatch.setenv("KILN_CACHE_DIR", str(tmp_path / "cache"))
+    with runtime_ahead(sample.TRIPLE):
+        pass
+    sources, compile_ = list[str](), ZigToolchain.compile
+
+    def recorded(tools: ZigToolchain, names: Sequence[str], *arguments: Path) -> list[str]:
+        sources.extend(names)
+        return compile_(tools, names, *arguments)
+
+    monkeypatch.setattr(ZigToolchain, "compile", recorded)
+    _answers(sample.build(tmp_path / "mlp.so"))
+    assert "runtime.c" not in sources and sources
+    sources.clear()
+    monkeypatch.setenv("KILN_CACHE", "0")
+    with runtime_ahead(sample.TRIPLE):
+        pass
+    monkeypatch.setenv("KILN_CACHE", "1")
+    monkeypatch.setenv("CC", "false")
+    with runtime_ahead(sample.TRIPLE):
+        pass
+    assert sources == []
 
 
 def test_workspace_dir_keeps_the_readable_files(tmp_path: Path) -> None:
