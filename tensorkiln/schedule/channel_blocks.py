@@ -10,9 +10,9 @@ from __future__ import annotations
 from tensorkiln.arith import simplify
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.buffer import Load
-from tensorkiln.ir.expr import Expr, const, int_value, select
+from tensorkiln.ir.expr import Expr, const, int_value, minimum, select
 from tensorkiln.ir.relax import RVar
-from tensorkiln.ir.stmt import Stmt, Store, seq
+from tensorkiln.ir.stmt import If, Stmt, Store, seq
 from tensorkiln.kernels.estimates import expected
 from tensorkiln.schedule.access import lane_bounds, simplify_value
 from tensorkiln.schedule.build import border_of
@@ -54,17 +54,29 @@ class ChannelBlocks:
         assert isinstance(bias, RVar)
         if bias.tensor.layout is None:
             raise InternalError(f"{self.group.name}: the bias is not packed")
+        if self.blocks % self.vectors:  # a sum of a block that does not exist is not stored
+            block = simplify(minimum(block, self.blocks - 1))
         return Load(self.group.buffers[bias], (block, lane))
 
     def finish(self, total: Expr, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Stmt:
-        """Store one channel of one pixel, with the epilogue; channels past the last are zero."""
-        return store_channel(self.group, total, (n, block, lane, h, w), self.lanes)
+        """Store one channel of one pixel, with the epilogue; channels past the last are zero, and
+        blocks past the last, of a panel that is not full, are not stored."""
+        stored = store_channel(self.group, total, (n, block, lane, h, w), self.lanes)
+        return seq(self._existing(block, stored))
+
+    def _existing(self, block: Expr, stmt: Stmt | None) -> Stmt | None:
+        """A statement that runs if a block of channels exists."""
+        is_full = self.blocks % self.vectors == 0
+        return stmt if stmt is None or is_full else If(block < self.blocks, stmt)
 
     def border(self, n: Expr, panel: Expr) -> Stmt:
         """Write the zero halo of the planes of one panel."""
         blocks = [simplify(panel * self.vectors + o) for o in range(self.vectors)]
         return seq(
-            *(border_of(self.group.out, self.ot, (n, block), self.lanes) for block in blocks)
+            *(
+                self._existing(b, border_of(self.group.out, self.ot, (n, b), self.lanes))
+                for b in blocks
+            )
         )
 
 

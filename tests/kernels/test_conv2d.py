@@ -142,3 +142,31 @@ def test_strips(name: str, processor: str) -> None:
         results.append(tk.runtime.Executor(library)["main"](*inputs.values()).numpy())
     np.testing.assert_allclose(results[0], want, rtol=1e-4, atol=1e-4)
     assert all(np.array_equal(results[0], y) for y in results[1:])
+
+
+# Blocks of channels of which 2 make no whole number of panels, with a halo and without, written by
+# one thread and shared.
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("size", [(5, 1), (13, 12)])
+@pytest.mark.parametrize("filters", [85, 88, 152])
+def test_a_last_panel_that_is_not_full(filters: int, size: tuple[int, int], threads: int) -> None:
+    weights, bias = rand(filters, 33, 1, 1), rand(filters)
+    after = rand(24, filters, 3, 3)
+
+    def build(g: Graph, x: RVar) -> Value:
+        y = g.conv2d(x, weights, bias)
+        z = g.relu(g.add(y, g.conv2d(x, weights)))
+        return g.conv2d(z, after, padding=(1, 1, 1, 1))
+
+    mod = graph(build, x=(2, 33, *size))
+    inputs, target = arguments(mod), Target({"kind": "llvm", "mcpu": "x86-64-v3"})
+    (want,) = evaluate(mod, inputs, dtype="float64")
+    groups = list(groups_of(mod, target))
+    packed = {g.main.args[1].type.physical_shape[0].value for g in groups if g.main.op == "conv2d"}
+    assert -(-filters // 16) in packed
+    for group in groups:
+        schedule_group(group, target, check=True)
+    library = tk.compile(mod, target).jit()
+    library.set_num_threads(threads)
+    result = tk.runtime.Executor(library)["main"](*inputs.values()).numpy()
+    np.testing.assert_allclose(result, want, rtol=1e-4, atol=1e-4)
