@@ -9,7 +9,8 @@ import pytest
 
 from tensorkiln.executable import Executable
 from tensorkiln.ir.expr import Var, as_expr
-from tensorkiln.ir.relax import Tuple, constant
+from tensorkiln.ir.relax import Tuple, Value, constant
+from tensorkiln.kernels.case import Build, Graph
 from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
 from tests.codegen.kernels import EVERY_LEVEL, TARGETS
@@ -325,6 +326,31 @@ def _take(b: Battery) -> None:
     )
 
 
+def _blend(columns: int) -> Build:
+    """Sums of two elements of a row, at computed places that are the same in each row."""
+    draw = np.random.default_rng(columns)
+    first, second = (constant(draw.integers(-20, 20, columns)) for _ in range(2))
+
+    def build(g: Graph, x: Value) -> Value:
+        weights = g.cast(constant(draw.integers(-4, 4, columns)), dtype=x.type.dtype.name)
+        return g.add(g.mul(g.take(x, first, axis=-1), weights), g.take(x, second, axis=-1))
+
+    return build
+
+
+def _columns(b: Battery) -> None:
+    """Fewer rows than are computed at once, as many, and more; work for several threads."""
+    for shape in ((7,), (8,), (2, 5), (3, 1, 3), (17,), (0,), (40, 25)):
+        for columns in (1, 4, 33):
+            name = f"columns_{'x'.join(map(str, shape))}_{columns}"
+            b.add(name, _blend(columns), (*shape, 20))
+    b.add("columns_int32", _blend(9), typed("int32", 11, 20))
+    b.add("columns_float64", _blend(9), typed("float64", 11, 20))
+    b.add("columns_symbolic", _blend(9), (N, M, 20), sizes=[*SYMBOLIC, {"N": 0, "M": 3}])
+    b.add("columns_concat", lambda g, x: g.concat(_blend(9)(g, x), x, axis=1), (13, 20))
+    b.add("columns_sigmoid", lambda g, x: g.sigmoid(_blend(9)(g, x)), (13, 20))
+
+
 def _concat(b: Battery) -> None:
     for axis in range(3):
         shapes = [[3, 4, 20] for _ in range(3)]
@@ -496,6 +522,7 @@ def build() -> Battery:
         _broadcast,
         _injective,
         _take,
+        _columns,
         _concat,
         _reductions,
         _normalised,

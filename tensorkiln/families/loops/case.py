@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tensorkiln.ir.relax import RVar, Value
+import numpy as np
+
+from tensorkiln.ir.relax import RVar, Value, constant
 from tensorkiln.kernels.case import Case, Graph, N, S, rand
 
 
@@ -16,7 +18,15 @@ def _looked_up(g: Graph, x: RVar) -> Value:
     return g.take(rand(9, 4), places, axis=0)
 
 
+def _columns(g: Graph, x: RVar) -> Value:
+    """Sums of two elements of each row, at places that are the same in all of them."""
+    first, second = (constant(np.array(places)) for places in ([0, 0, 1, 2, 2], [0, 1, 2, 2, 3]))
+    return g.add(g.mul(g.take(x, first, axis=2), rand(5)), g.take(x, second, axis=2))
+
+
 CASES: dict[str, Case] = {
+    "columns": Case("loops", _columns, (3, 7, 4)),
+    "columns_symbolic": Case("loops", _columns, (N, 7, 4)),
     "planes": Case("loops", lambda g, x: g.relu(g.mul(x, rand(40, 1, 1))), (N, 40, 14, 14)),
     "few_planes": Case("loops", lambda g, x: g.relu(g.mul(x, rand(3, 1, 1))), (1, 3, 160, 161)),
     "blocked_signal": Case("loops", _scaled, (1, 16, 1, 2001)),

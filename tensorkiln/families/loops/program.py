@@ -28,7 +28,7 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.relax import RVar, TensorType, Value
 from tensorkiln.ir.stmt import If, PrimFunc, Seq, Stmt, Store, seq
-from tensorkiln.ir.visit import free_vars
+from tensorkiln.ir.visit import free_vars, loads
 from tensorkiln.kernels.layouts import is_blocked, is_channels_last
 from tensorkiln.ops.op import Element
 from tensorkiln.schedule.access import (
@@ -47,6 +47,8 @@ Shape = tuple[Expr, ...]
 
 # The assumed extent of an unknown dimension in estimates of work.
 UNKNOWN = 64
+# The cost of an element beside which the computation of its place counts.
+_CHEAP = 16
 
 
 def loops_program(group: Group, regions: Sequence[OutputRegion]) -> PrimFunc:
@@ -397,6 +399,23 @@ class RowMajor(OutputRegion):
         if not reductions:
             return loops, []
         return [x for x in loops if x[0] in reduced], [x for x in loops if x[0] not in reduced]
+
+    @property
+    def row_work(self) -> int:
+        """Scalar operations of a row."""
+        return _cost(self.group) * (int_value(self.shape[-1]) or UNKNOWN)
+
+    def has_same_places(self, rows: int) -> bool:
+        """Whether elements are cheap, and read one by one at computed places that are the same in
+        each of at least so many rows."""
+        if self.vector or self.reduces or _cost(self.group) > _CHEAP:
+            return False
+        count = int_value(product(self.shape[:-1]))
+        index = tuple(Var(f"i{d}") for d in range(len(self.shape)))
+        value = simplify_value(self.element(index), {})
+        places = [x for load in loads(value) for i in load.indices for x in loads(i)]
+        is_same = all(free_vars(x) == [index[-1]] for x in places)
+        return bool(places) and is_same and (count is None or count >= rows)
 
     def _has_lanes(self, index: tuple[Var, ...]) -> bool:
         """Whether neighbours in the last axis may be the lanes of a vector."""

@@ -73,8 +73,8 @@ def resize(
     dtype = g.dtype(x)
     whole = sampling.mode != "nearest" and not g.type(x).dtype.is_float
     x = g.cast(x, "float32") if whole else x
-    for k, axis in enumerate(axes):
-        scale = None if scales is None else scales[k]
+    for k in _order(g, x, axes, scales, sizes, sampling):
+        axis, scale = axes[k], None if scales is None else scales[k]
         x = _along(
             g, x, axis, None if sizes is None else sizes[k], scale, sampling, sampling.cropped(k)
         )
@@ -88,6 +88,30 @@ def _check(factors: Sequence[Factor | Expr] | None, count: int) -> None:
     wrong = any(isinstance(v, int | float) and v <= 0 for v in numbers)
     if factors is not None and (len(factors) != count or wrong):
         raise malformed(f"{numbers} for {count} dimensions")
+
+
+def _order(
+    g: Context,
+    x: Val,
+    axes: Sequence[int],
+    scales: Sequence[Factor] | None,
+    sizes: Sequence[Expr] | None,
+    sampling: Sampling,
+) -> Sequence[int]:
+    """In which order dimensions are resized: as they come, but for a tensor's last one that grows,
+    which is the first. Its elements are read one by one, those of others in vectors, so there
+    should be few of them."""
+    order, last_axis = list(range(len(axes))), g.rank(x) - 1
+    if sampling.mode == "nearest" or last_axis not in axes:
+        return order
+    last = list(axes).index(last_axis)
+    old = int_value(g.shape(x)[last_axis])
+    new = None if sizes is None else int_value(sizes[last])
+    scale = None if scales is None else scales[last]
+    if old is None or (sizes is not None and new is None) or isinstance(scale, RVar):
+        return order
+    grows = new > old if new is not None else (scale or 1.0) > 1
+    return [last, *(k for k in order if k != last)] if grows else order
 
 
 def _along(
