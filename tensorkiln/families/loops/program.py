@@ -408,7 +408,7 @@ class RowMajor(OutputRegion):
     def has_same_places(self, rows: int) -> bool:
         """Whether elements are cheap, and read one by one at computed places that are the same in
         each of at least so many rows."""
-        if self.vector or self.reduces or _cost(self.group) > _CHEAP:
+        if not self.shape or self.vector or self.reduces or _cost(self.group) > _CHEAP:
             return False
         count = int_value(product(self.shape[:-1]))
         index = tuple(Var(f"i{d}") for d in range(len(self.shape)))
