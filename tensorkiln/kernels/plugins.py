@@ -198,13 +198,9 @@ def _checked_knobs(guarded: Callable[..., Any], label: str) -> Callable[..., tup
 
 def _row_major_or(layout: Layout | Packed | AsItIs | None) -> Layout | None:
     """The layout that is asked for; None for row-major, in which an operand may stay as it is."""
-    return (
-        layout.layout
-        if isinstance(layout, Packed)
-        else layout
-        if isinstance(layout, Layout)
-        else None
-    )
+    if isinstance(layout, Packed):
+        return layout.layout
+    return layout if isinstance(layout, Layout) else None
 
 
 def _checked_layouts(row: Family, label: str) -> Callable[..., Any]:

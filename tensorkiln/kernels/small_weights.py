@@ -28,13 +28,15 @@ def with_small_weights(call: Call, target: Target, packed: Layout | Packed) -> L
     the attribute that they are small. Raise UserError `bad-attribute` if a call says so of weights
     that are not."""
     w = call.args[1]
-    if not isinstance(w, Constant) or w.type.dtype != INT8 or not saturates_byte_pairs(target):
+    if not isinstance(w, Constant) or w.type.dtype != INT8:
         return packed
     largest = max(int(w.array.max(initial=0)), -int(w.array.min(initial=0)))
     if largest > SMALL_WEIGHT:
         if call.attrs.get("small_weights"):
             expected = f"False for weights of more than {SMALL_WEIGHT} in magnitude"
             raise bad_attribute(call.op, "small_weights", expected, f"True for {largest}")
+        return packed
+    if not saturates_byte_pairs(target):
         return packed
     if isinstance(packed, Layout):
         packed = Packed(packed, _unchanged)

@@ -33,7 +33,7 @@ _SMALL_TILE, _FEW_TAPS = 4, 4
 # wait for the third-level cache. There, images that fill more than half of the second-level cache
 # are computed in strips of a quarter of it; and weights of a panel that fill more than half of the
 # first-level cache are read in pieces, which go through all pixels. Layers of 1x1 filters take 0.65
-# to 0.8 of the time, of 3x3 filters on 7 x 7 pixels 0.9: ResNet-50 0.88, DenseNet-121 0.85 (EPYC,
+# to 0.8 of the time, of 3x3 filters on 7 x 7 pixels 0.9: ResNet-50 0.88 (EPYC,
 # Zen 3, one thread).
 _MANY_REGISTERS = 32
 # The bytes on the stack that totals of pixels take at most without a record, and with any; the

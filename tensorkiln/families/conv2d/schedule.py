@@ -2,7 +2,7 @@
 
 The accumulators of a tile of output pixels times one panel of channels stay in registers over the
 whole sum, or a piece of it. Large images are computed in strips of rows, each for all panels while
-its pixels are in the second-level cache (`_order` in knobs.py). Threads share the strips and
+its pixels are in the second-level cache (`_orders` in knobs.py). Threads share the strips and
 panels, or the panels, and the rows too when panels are few. The program is in program.py.
 """
 
