@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.external import External
 from tensorkiln.kernel_cache import KernelCache

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from tensorkiln.base.dataclass import dataclass
 
 # The least and the greatest value of a number.
 Range = tuple[float, float]

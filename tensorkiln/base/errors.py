@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+
+from tensorkiln.base.dataclass import dataclass
 
 
 class TensorkilnError(Exception):

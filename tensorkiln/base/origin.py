@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.record import JsonKind, JsonRecord, json_key, one_of
 from tensorkiln.base.schema import Reader
 

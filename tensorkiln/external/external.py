@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from tensorkiln.artifact import Artifact, ArtifactSet, InMemoryArtifact
 from tensorkiln.artifact.dependency import checked_libraries, merge_dependencies
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.dependency import ExternalDependency, checked_dependencies
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.plugin import bad_answer, plugin

@@ -12,10 +12,11 @@ Must run before `match_integer`, which rewrites the operators of quantised model
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.base.text import unused

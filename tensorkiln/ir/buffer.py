@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.dtype import HANDLE, DType
 from tensorkiln.ir.expr import Broadcast, Expr, ExprLike, IntImm, Ramp, as_expr, int_value
 

@@ -6,8 +6,7 @@ operator whose result has a size beyond `LARGEST` is refused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.expr import Expr, IntImm, Var
 from tensorkiln.ir.visit import children
 

@@ -20,8 +20,7 @@ loop are behind all others along x (`ir/rings.py`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, IntImm, int_value
 from tensorkiln.ir.rings import PARTS, producers_of

@@ -17,10 +17,11 @@ import functools
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import Expr, IntImm, as_expr, int_value
 from tensorkiln.ir.padded import Array, LayoutAxis, Padded, padded

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.origin import ModelSource
 from tensorkiln.base.text import listed
 from tensorkiln.ir.known_kernel import KernelKey, KnownKernel, Rewrite, step_of

@@ -7,10 +7,11 @@ threads run in blocks, each by a name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, RVar, TensorType, Value, constant, tensor

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.element_types import PRECISIONS
 from tensorkiln.base.record import JsonRecord, one_of
 from tensorkiln.base.schema import MOST, Reader

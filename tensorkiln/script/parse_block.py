@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tensorkiln.arith.regions import regions_of
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.dtype import BOOL

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.target.composite import PLAIN
 from tensorkiln.target.kinds import HOST, KINDS

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 
 # The callers import this module, so naming the types they use would be a circular import.

@@ -8,8 +8,7 @@ measures what a row says; processors without a row are taken to multiply pairs t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.target.target import Target
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.record import JsonRecord
 from tensorkiln.kernels.knobs import text_of
 from tensorkiln.kernels.records import Records

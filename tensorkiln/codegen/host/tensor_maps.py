@@ -5,7 +5,8 @@ copies boxes, and the C of it. The runtime makes the map itself at each launch
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from tensorkiln.base.dataclass import dataclass
 
 # Types by the number that the driver has for them (CUtensorMapDataType).
 MAPPED_TYPES = {"float16": 6, "bfloat16": 9}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from tensorkiln.base.config import byte_count
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UnsupportedError, UserError, nearest
 from tensorkiln.base.text import listed
 from tensorkiln.codegen.memory.figures import LiveTensor, PoolMemory

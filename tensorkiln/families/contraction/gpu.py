@@ -29,9 +29,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tensorkiln.arith import simplify
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.families.contraction.costs import LEAST_ROWS
 from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.copies import LEAST, copy_of

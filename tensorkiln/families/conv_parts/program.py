@@ -13,10 +13,10 @@ schedule/register_tile.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from tensorkiln.arith import simplify
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.families.conv_parts.row import Part, dilated_parts, phase_parts
 from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import Expr, IntImm, as_expr

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.element_types import HALF_TYPES
 from tensorkiln.families.tensor_cores.gpu_row import stages_of
 from tensorkiln.ir.device_instructions import (

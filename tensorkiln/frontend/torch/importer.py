@@ -5,10 +5,11 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import (
     InternalError,
     Issue,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Var
 

@@ -16,10 +16,11 @@ Needs: `infer_types`, `fold_constants`.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import as_expr, int_value
 from tensorkiln.ir.layout import Layout

@@ -14,10 +14,11 @@ Needs: canonical operators; run before operators are divided among devices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.text import unused
 from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.dtype import INT64, DType

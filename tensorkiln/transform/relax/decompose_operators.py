@@ -8,8 +8,9 @@ Needs: run after the passes that match operators, and before `assign_layouts`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, TensorType

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.relax import Bound, Call, Function, RVar
 from tensorkiln.transform.rewriting import pattern as P

@@ -16,8 +16,9 @@ Needs: `lower_groups`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.text import unused
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import Buffer, Load

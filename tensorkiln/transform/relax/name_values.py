@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import count
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
     AnyTensorType,

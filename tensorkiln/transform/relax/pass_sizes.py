@@ -10,8 +10,9 @@ last `sizes` parameters are taken from the shapes of these.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Expr, Var

@@ -17,8 +17,9 @@ that make values, whose types name no device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UnsupportedError, UserError, nearest
 from tensorkiln.base.text import listed
 from tensorkiln.ir.attrs import Attrs

@@ -13,8 +13,9 @@ Needs: split_device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import Issue, UnsupportedError
 from tensorkiln.ir.launch import launch_of
 from tensorkiln.ir.module import IRModule

@@ -15,9 +15,10 @@ and quotients of sizes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tensorkiln.arith import Bounds, bound, simplify
+from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import INT64, DType
