@@ -90,15 +90,9 @@ from tensorkiln.transform.relax.plan_memory import PlanMemory
 from tensorkiln.transform.relax.select_algorithms import SelectAlgorithms
 from tensorkiln.transform.relax.state_conditions import state_conditions
 from tensorkiln.transform.relax.widen_statistics import WidenStatistics
-from tensorkiln.transform.tir.allocate_shared import AllocateShared
-from tensorkiln.transform.tir.async_copies import AsyncCopies
-from tensorkiln.transform.tir.check_races import CheckRaces
-from tensorkiln.transform.tir.fold_grid import FoldGrid
-from tensorkiln.transform.tir.insert_barriers import insert_barriers
 from tensorkiln.transform.tir.lower_blocks import lower_blocks
 from tensorkiln.transform.tir.narrow_indices import narrow_device_indices, narrow_indices
 from tensorkiln.transform.tir.skip_empty_loops import skip_empty_loops
-from tensorkiln.transform.tir.split_device import split_device
 from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
 
 
@@ -181,23 +175,35 @@ def tir_passes(target: Target, externals: Externals = ()) -> list[Pass]:
     target = with_host(target)
     short = word_bits(cpu_target(target).arch) == 32
     has_devices = bool(accelerators(target))
-    device: list[Pass] = [
+    device, last = _device_passes(target) if has_devices else ([], [])
+    return [
+        pass_sizes,  # for modules that ran no relax pipeline
+        lower_blocks,
+        *device,
+        vectorize_loops,
+        # Of vectors too.
+        *([narrow_indices] if short else [narrow_device_indices] if has_devices else []),
+        *last,
+        skip_empty_loops,
+    ]
+
+
+def _device_passes(target: Target) -> tuple[list[Pass], list[Pass]]:
+    """The passes of `tir_passes` for devices: before loops become vectors, and after."""
+    from tensorkiln.transform.tir.allocate_shared import AllocateShared
+    from tensorkiln.transform.tir.async_copies import AsyncCopies
+    from tensorkiln.transform.tir.check_races import CheckRaces
+    from tensorkiln.transform.tir.fold_grid import FoldGrid
+    from tensorkiln.transform.tir.insert_barriers import insert_barriers
+    from tensorkiln.transform.tir.split_device import split_device
+
+    first: list[Pass] = [
         split_device,
         AllocateShared(None, shared_memory(target)),
         AsyncCopies(keys_with_copies(target)),
         insert_barriers,  # of which some wait for copies
     ]
-    last: list[Pass] = [CheckRaces(), FoldGrid(target)]  # races: of programs that people wrote
-    return [
-        pass_sizes,  # for modules that ran no relax pipeline
-        lower_blocks,
-        *(device if has_devices else []),
-        vectorize_loops,
-        # Of vectors too.
-        *([narrow_indices] if short else [narrow_device_indices] if has_devices else []),
-        *(last if has_devices else []),
-        skip_empty_loops,
-    ]
+    return first, [CheckRaces(), FoldGrid(target)]  # races: of programs that people wrote
 
 
 def auto_relax_passes(target: Target, externals: Externals = ()) -> Pipeline:

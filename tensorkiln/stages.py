@@ -25,7 +25,6 @@ from tensorkiln.passes import PassRunner
 from tensorkiln.target import accelerators, becomes_c, schedule_target
 from tensorkiln.transform.relax.device_keys import with_device_keys
 from tensorkiln.transform.tir.guard_conditions import guard_conditions
-from tensorkiln.transform.tir.insert_barriers import insert_barriers, require_barriers
 
 
 def planned_module(
@@ -55,8 +54,11 @@ def lowered_module(
     mod = mod.with_programs(but=objects)
     mod = with_prefixed_kernels(mod, lambda f: becomes_c(plan.target, f.attrs))
     require_lowered(mod)
-    if accelerators(plan.target) and insert_barriers not in plan.tir:
-        require_barriers(mod)
+    if accelerators(plan.target):
+        from tensorkiln.transform.tir.insert_barriers import insert_barriers, require_barriers
+
+        if insert_barriers not in plan.tir:
+            require_barriers(mod)
     return mod, objects
 
 

@@ -8,6 +8,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
+from io import FileIO
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -20,7 +21,8 @@ def source_digest(*rooms: str) -> str:
     package, such as `codegen/llvm`; of the whole package if none is given. Memoised."""
     digest = hashlib.sha256()
     for name in sorted(name for room in rooms or ("",) for name in _sources(room)):
-        text = (_PACKAGE / name).read_bytes()
+        with FileIO(f"{_PACKAGE}/{name}") as stream:  # half the time of Path.read_bytes
+            text = stream.readall()
         digest.update(f"{name} {len(text)}\n".encode())
         digest.update(text)
     return digest.hexdigest()

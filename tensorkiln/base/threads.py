@@ -1,4 +1,4 @@
-"""A parallel loop over a few threads."""
+"""A parallel loop over a few threads, and work beside that of the calling thread."""
 
 from __future__ import annotations
 
@@ -64,3 +64,31 @@ def in_threads(work: Callable[[T], None], items: Iterable[T]) -> None:
             t.join()
     if failed:
         raise failed[0]
+
+
+def beside(work: Callable[[], T]) -> Callable[[], T]:
+    """Begin `work()` in a thread of its own; what is returned waits for its result, or raises what
+    it raised.
+
+    For work that releases the GIL, such as the hash of a file, while this thread does something
+    that does not.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def result() -> T:
+        thread.join()
+        if errors:
+            raise errors[0]
+        return results[0]
+
+    return result

@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.audit.process import python, without
 
 HEAVY = ("llvmlite", "onnx", "ziglang", "torch", "onnxruntime", "ml_dtypes.finfo", "google")
+MOST_MODULES = 432  # of ours, that a compile with everything cached imports
 
 REPORT = """
 import sys, time
@@ -51,3 +52,21 @@ def test_import_starts_no_thread_and_no_process(tmp_path: Path) -> None:
     )
     bare = script.replace(", tensorkiln", ", numpy")  # numpy's BLAS starts threads of its own
     assert int(python(script, folder=tmp_path)) <= int(python(bare, folder=tmp_path))
+
+
+def test_what_a_cached_compile_imports(tmp_path: Path) -> None:
+    """Neither LLVM, nor sets, nor what only devices need; and few modules: each takes half a
+    millisecond."""
+    script = (
+        "import sys\n"
+        "import tensorkiln.frontend.onnx, tensorkiln.library.export, tensorkiln.pipeline\n"
+        "from tensorkiln.target import Target\n"
+        "tensorkiln.pipeline.plan_for(Target('llvm'))\n"
+        "names = {name for name in sys.modules if name.startswith('tensorkiln.')}\n"
+        "others = {name.split('.')[0] for name in sys.modules}\n"
+        "assert not others & {'llvmlite', 'islpy', 'ziglang', 'onnx', 'google'}\n"
+        "places = ('tensorkiln.transform.device.phases', 'tensorkiln.arith.integer_sets')\n"
+        "assert not names & {*places}\n"
+        "print(len(names))\n"
+    )
+    assert int(python(script, folder=tmp_path)) <= MOST_MODULES

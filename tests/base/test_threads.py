@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tensorkiln.base.threads import in_threads
+from tensorkiln.base.threads import beside, in_threads
 
 
 def test_every_item_once() -> None:
@@ -73,3 +73,16 @@ def test_nobody_works_on_after_an_interrupt(at: int, seconds: float) -> None:
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() == before
+
+
+def test_beside_gives_what_the_work_gives_or_raises() -> None:
+    ready = threading.Event()
+    result = beside(lambda: ready.wait(10) and threading.get_ident())
+    ready.set()  # by this thread, so the work is that of another one
+    assert result() not in (False, threading.get_ident()) and result() == result()
+
+    def fails() -> None:
+        raise ValueError("no result")
+
+    with pytest.raises(ValueError, match="no result"):
+        beside(fails)()

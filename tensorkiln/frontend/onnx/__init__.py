@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorkiln.base.errors import Issue, UnsupportedError
+from tensorkiln.base.threads import beside
 from tensorkiln.frontend.onnx.importer import Importer
 from tensorkiln.frontend.onnx.load import load
 from tensorkiln.ir.module import IRModule
@@ -41,11 +42,12 @@ def from_onnx(
     supported.
     """
     source = load(model, [Path(r) for r in external_roots])
+    digest = beside(source.digest)
     importer = Importer(source, freeze, shapes)
     module = importer.run()
     if module is None:
         raise UnsupportedError(importer.issues)
-    return replace(module, source=source.source(freeze))
+    return replace(module, source=source.source(freeze, digest()))
 
 
 def imported_values(

@@ -27,10 +27,14 @@ class ParsedModel:
     file_name: str = ""  # without its suffix; empty for a model in memory
     data: bytes | memoryview = b""  # the whole file
 
-    def source(self, freeze: Mapping[str, int] | None) -> ModelSource:
-        """The hashes of the model and of the files of weights that were read until now."""
+    def digest(self) -> str:
+        """The SHA-256 of the whole file."""
+        return sha256_of(self.data)
+
+    def source(self, freeze: Mapping[str, int] | None, digest: str) -> ModelSource:
+        """The hash of the model, and those of the files of weights that were read until now."""
         sizes = tuple((name, int(size)) for name, size in (freeze or {}).items())
-        return ModelSource("onnx", sha256_of(self.data), self.files.hashes(), sizes)
+        return ModelSource("onnx", digest, self.files.hashes(), sizes)
 
 
 def load(model: Any, roots: Sequence[Path] = ()) -> ParsedModel:
