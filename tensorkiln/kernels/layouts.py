@@ -12,7 +12,7 @@ from __future__ import annotations
 from math import prod
 
 from tensorkiln.ir.dtype import FLOAT32, INT8, UINT8, DType
-from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.ir.tiles import TILE_ROW_BYTES, TILE_ROWS
@@ -132,29 +132,41 @@ def _waits_for_weights(call: Call) -> bool:
 
 def _rows(x: TensorType) -> int:
     """The rows of a product's left operand; TILED_ROWS if unknown."""
-    return prod(n if (n := int_value(d)) is not None else TILED_ROWS for d in x.shape[:-1])
+    return prod(map(_extent, x.shape[:-1]))
+
+
+def _extent(rows: Expr) -> int:
+    """A number of rows; TILED_ROWS if unknown."""
+    return n if (n := int_value(rows)) is not None else TILED_ROWS
 
 
 def takes_tiles(call: Call, target: Target) -> bool:
     """Whether a kernel multiplies matrices in tiles (ir/tiles.py): the target has them for these
-    types, and there are enough rows and terms to be worth configuring them. Convolutions must have
-    known sizes and one group; those of pictures with few channels must fit the columns of their
-    filter into a tile."""
+    types, and there are enough rows (queries of an attention) and terms to be worth configuring
+    them."""
     x, w = (a.type for a in call.args[:2])
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
     narrow = w.dtype == INT8 or (x.dtype.bits == 16 and _has_pairs(call, target))
     if not narrow or not multiplies_tiles(target, w.dtype.name):
         return False
     if call.op == "conv2d":
-        sizes = [int_value(d) for d in (*x.shape[1:], *w.shape)]
-        if None in sizes or 0 in sizes or not has_tile_rows(target, x.dtype):
-            return False
-        picture = (sizes[0] or 0) <= PIXEL
-        fits = call.attrs.dilation[1] == 1 and window_bytes(x, w) <= TILE_ROW_BYTES
-        return call.attrs.groups == 1 and (not picture or fits)
+        return _convolves_in_tiles(call, x, w, target)
+    if call.op == "attention":
+        return has_tile_rows(target, w.dtype) and _extent(x.shape[2]) >= TILED_ROWS
     few, terms = adjacent(call, target), int_value(w.shape[-2]) or 0
     products = call.op in ("linear", "matmul") and _rows(x) >= TILED_ROWS
     return products and terms % few == 0 and terms >= TILE_ROWS * few
+
+
+def _convolves_in_tiles(call: Call, x: TensorType, w: TensorType, target: Target) -> bool:
+    """Whether a convolution has known sizes and one group, and the columns of its filter fit into a
+    tile if it is of pictures with few channels."""
+    sizes = [int_value(d) for d in (*x.shape[1:], *w.shape)]
+    if None in sizes or 0 in sizes or not has_tile_rows(target, x.dtype):
+        return False
+    picture = (sizes[0] or 0) <= PIXEL
+    fits = call.attrs.dilation[1] == 1 and window_bytes(x, w) <= TILE_ROW_BYTES
+    return call.attrs.groups == 1 and (not picture or fits)
 
 
 def window_bytes(x: TensorType, w: TensorType) -> int:

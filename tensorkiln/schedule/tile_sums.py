@@ -33,6 +33,7 @@ COLUMNS = TILE_ROW_BYTES // 4  # of a tile of sums
 # An element of a factor: of tile n of rows, row i and term j; or of tile o of columns, group i of
 # adjacent terms and their place j.
 Element = Callable[[int, Expr, Expr], Load]
+Index = tuple[Expr, ...]
 
 
 class TileSum:
@@ -67,6 +68,23 @@ class TileSum:
     def memory_shape(self) -> tuple[int, int]:
         """The shape of the matrix that `write` writes."""
         return sum(self.rows), self.columns * COLUMNS
+
+    def part(self, columns: int, groups: int) -> TileSum:
+        """The same sums, of which only the first `columns` tiles of columns are used. If a step has
+        fewer groups, its factors are in tiles of their own, which are its `buffers`."""
+        t = TileSum(
+            self.rows,
+            self.columns,
+            groups,
+            self.few,
+            dtype=self.dtype,
+            left=self.left[0].dtype,
+            right=self.right.dtype,
+        )
+        t.columns, t.totals, t.buffers = columns, self.totals, [*t.left, t.right]
+        if groups == self.groups:
+            t.left, t.right, t.buffers = self.left, self.right, []
+        return t
 
     def clear(self) -> Stmt:
         """Set all sums to zero."""
@@ -106,19 +124,29 @@ class TileSum:
             parts.append(multiply(n, o))
         return seq(*parts)
 
-    def write(self, into: Buffer) -> Stmt:
-        """Write the sums to a matrix in memory."""
+    def write(self, into: Buffer, column: ExprLike = 0) -> Stmt:
+        """Write the sums to a matrix in memory, from a column on."""
+        return self._move(column, lambda total, tile, place: Store(into, place, Load(total, tile)))
 
-        def write(n: int, o: int) -> Stmt:
+    def read(self, source: Buffer, column: ExprLike = 0) -> Stmt:
+        """Set the sums to what `write` has written."""
+        return self._move(
+            column, lambda total, tile, place: Store(total, tile, Load(source, place))
+        )
+
+    def _move(self, column: ExprLike, store: Callable[[Buffer, Index, Index], Stmt]) -> Stmt:
+        """`store(tile of sums, place in it, place in memory)` for all sums."""
+
+        def move(n: int, o: int) -> Stmt:
             total, first = self.totals[n], sum(self.rows[:n])
 
-            def at(i: Expr, j: Expr) -> Stmt:
-                place = simplify(i + first), simplify(j + o * COLUMNS)
-                return Store(into, place, Load(total, (as_expr(o), i, j)))
+            def element(i: Expr, j: Expr) -> Stmt:
+                place = simplify(i + first), simplify(j + o * COLUMNS + column)
+                return store(total, (as_expr(o), i, j), place)
 
-            return _tile(total.shape[1:], at)
+            return _tile(total.shape[1:], element)
 
-        return seq(*(write(n, o) for n, o in self._tiles()))
+        return seq(*(move(n, o) for n, o in self._tiles()))
 
     def _tiles(self) -> list[tuple[int, int]]:
         return [(n, o) for n in range(len(self.rows)) for o in range(self.columns)]

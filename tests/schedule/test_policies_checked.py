@@ -92,7 +92,7 @@ HALVES: dict[str, tuple[Build, tuple[int, ...], set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("mcpu", ["cooperlake", "x86-64-v3"])
+@pytest.mark.parametrize("mcpu", ["cooperlake", "sapphirerapids", "x86-64-v3"])
 @pytest.mark.parametrize("name", HALVES)
 def test_every_step_of_halves_is_proved(name: str, mcpu: str) -> None:
     build, shape, kinds = HALVES[name]
@@ -101,7 +101,7 @@ def test_every_step_of_halves_is_proved(name: str, mcpu: str) -> None:
         proved = schedule_group(group, target, check=True)
         assert proved.script() == schedule_group(group, target).script()
         found.add(proved.op_class)
-    if mcpu == "cooperlake":
+    if mcpu != "x86-64-v3":
         assert found == kinds
 
 

@@ -1,6 +1,7 @@
 """Fused attention: scores, softmax and the weighted sum of the values in one kernel.
 
-Operands of 16 bits are multiplied in pairs where the target can (`wide`); softmax is of float32.
+Operands of 16 bits are multiplied in tiles or in pairs where the target can (`wide`); softmax is of
+float32.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, TensorType
+from tensorkiln.ir.tiles import TILE_ROWS
 from tensorkiln.kernels.family import Family, Layouts
 from tensorkiln.kernels.fusion import computes_nothing
 from tensorkiln.kernels.halves import of_halves
 from tensorkiln.kernels.knobs import TERMS, Knob, heights, knob, steps_knob
-from tensorkiln.kernels.layouts import is_float32, takes_pairs
+from tensorkiln.kernels.layouts import is_float32, takes_pairs, takes_tiles
 from tensorkiln.target import Target
 from tensorkiln.target.registers import highest, max_rows
 
@@ -79,6 +81,12 @@ def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
     return Layouts((None, keys, values, *[None] * len(call.args[3:])))
 
 
+def in_tiles(call: Call, target: Target) -> bool:
+    """Whether the operands, packed for products of pairs, are multiplied in tiles of the
+    processor."""
+    return bool(call.attrs.get("wide")) and takes_tiles(call, target)
+
+
 def _multiplies_pairs(call: Call, target: Target) -> bool:
     """Whether a kernel multiplies operands of 16 bits in pairs."""
     wide = replace(call, attrs=Attrs.of(**{**call.attrs, "wide": True}))
@@ -104,18 +112,28 @@ def _epilogue(anchor: Binding, last: TensorType, reader: Binding) -> bool:
 SINGLE_BLOCK, KEY_BLOCK, _BLOCKS = 512, 128, (64, 128, 256, 512)
 # Vectors per row of a register tile: of keys in q k^T, of the head's columns in scores v.
 _VECTORS, _MOST_VECTORS = 2, 4
+# Keys of a tile of values, which are whole vectors.
+TILE_KEYS = TILE_ROWS * 2
 # Rows of a causal tile: all its rows take the keys that its last one sees, so taller ones do more
 # for nothing. With 8 instead of 13 rows, 64 queries took 0.92 of the time on a Zen 5.
 _CAUSAL_ROWS = 8
 
 
+def _keys_knob(k: TensorType, step: int) -> Knob:
+    """How many keys a block has, of which `step` are taken at a time."""
+    keys = int_value(k.shape[2])
+    whole = keys is not None and 0 < keys <= SINGLE_BLOCK
+    block = -(-keys // step) * step if whole and keys else KEY_BLOCK
+    blocks = [n for n in _BLOCKS if n % step == 0 and (keys is None or n < keys)]
+    return knob("keys", blocks, block, "keys of a block")
+
+
 def _knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
     q, k = (a.type for a in call.args[:2])
     assert isinstance(q, TensorType) and isinstance(k, TensorType)
-    lanes, keys, rows = target.vector_lanes("float32"), int_value(k.shape[2]), int_value(q.shape[2])
-    whole = keys is not None and 0 < keys <= SINGLE_BLOCK
-    block = -(-keys // lanes) * lanes if whole and keys else KEY_BLOCK
-    blocks = [n for n in _BLOCKS if n % lanes == 0 and (keys is None or n < keys)]
+    if in_tiles(call, target):
+        return (_keys_knob(k, TILE_KEYS),)
+    rows = int_value(q.shape[2])
     tall = max_rows(target, _VECTORS)
     tall = min(tall, _CAUSAL_ROWS) if call.attrs.causal else tall
     terms = TERMS if target.multiplies_by_lane else 1  # then four neighbours are one load
@@ -128,7 +146,7 @@ def _knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
         ),
         knob("vectors", range(1, _MOST_VECTORS + 1), _VECTORS, "vectors per row of a tile"),
         steps_knob((head_sizes(call)[0] or 1), terms),
-        knob("keys", blocks, block, "keys of a block"),
+        _keys_knob(k, target.vector_lanes("float32")),
     )
 
 

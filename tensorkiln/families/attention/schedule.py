@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from tensorkiln.families.attention.program import Attention, attention_program
+from tensorkiln.families.attention.tiles import tiled_program
 from tensorkiln.ir.expr import int_value
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
@@ -22,24 +23,38 @@ from tensorkiln.schedule.register_tile import (
     sink,
     steps_of,
 )
+from tensorkiln.schedule.tile_sums import put_in_tiles
 from tensorkiln.target import Target
 
-_REGISTERS = ("dot", "best", "part", "new", "sums", "inv")
+# Buffers of registers, of the softmax and of the products of vectors.
+_REGISTERS, _OF_VECTORS = ("best", "part", "new", "inv"), ("dot", "sums")
 
 
 def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
     """Attention with injective prologues (split heads) and epilogues (merge heads)."""
     c = Attention(group, target)
-    s = Schedule(attention_program(c), check=check)
+    s = Schedule((tiled_program if c.in_tiles else attention_program)(c), check=check)
     tasks = s.loops(role="task")
     few = int_value(c.rows) is not None and _are_few(s, tasks)
     if not few:
         share(s, tasks)
     # Steps that are the same for every row tile come first, before the tiles are copies.
-    for name in _REGISTERS if c.single_block else (*_REGISTERS, "alpha"):
+    registers = [*_REGISTERS, *(() if c.single_block else ("alpha",))]
+    for name in registers if c.in_tiles else [*_OF_VECTORS, *registers]:
         s.set_scope(name, "register")
     for loop in s.loops(role="lane"):
         in_lanes(s, loop)
+    if c.in_tiles:
+        put_in_tiles(s)
+    else:
+        _register_tiles(s, group, c)
+    if few and target.has_threads:
+        _share_tiles(s)
+    return s
+
+
+def _register_tiles(s: Schedule, group: Group, c: Attention) -> None:
+    """Cut queries into tiles, which keep a few vectors per row in registers."""
     if (terms := group.knob("terms")) > 1:
         for loop in s.loops(role="term"):
             steps_of(s, loop, terms)
@@ -50,9 +65,6 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
     before_blocks = (0 if c.single_block else 3) + (c.together > 1)
     for tile in _row_tiles(s, rows, c):
         _tile(s, tile, before_blocks)
-    if few and target.has_threads:
-        _share_tiles(s)
-    return s
 
 
 def _are_few(s: Schedule, tasks: list[str]) -> bool:

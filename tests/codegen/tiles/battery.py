@@ -23,6 +23,8 @@ from tensorkiln.kernels.case import Graph, rand
 from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
 from tests.schedule.battery import Battery, random_array, typed
+from tests.schedule.test_attention_of_halves import Case as Attention
+from tests.schedule.test_attention_of_halves import S, T
 from tests.schedule.test_integer_products import bias, bytes_, q, requantized
 
 TARGET = Target(
@@ -32,7 +34,7 @@ TARGET = Target(
         "mattr": ["+avx512bf16", "+avx512vnni", "+amx-bf16", "+amx-int8"],
     }
 )
-PRODUCT_NAMES = ("linear", "matmul", "conv2d")
+PRODUCT_NAMES = ("linear", "matmul", "conv2d", "attention")
 INSTRUCTIONS = ("ldtilecfg", "tilerelease", "tilezero", "tileloadd", "tilestored")
 PRODUCTS = ("tdpbf16ps", "tdpbusd")
 N = Var("N")
@@ -156,11 +158,51 @@ def _of_images(b: Battery) -> None:
     b.add("branches_of_bytes", branches(layer_of_bytes), next(images), make=bytes_)
 
 
+# Head sizes with and without features behind whole tiles, an odd number of tiles of columns; the
+# last tile of queries and of keys of every kind, one block of keys and several.
+WIDTHS, QUERIES, KEYS = (16, 32, 48, 64, 80, 128), (4, 15, 16, 17, 33, 64), (1, 15, 16, 17, 49, 128)
+LENGTHS = ((1, 1), (15, 31), (16, 32), (17, 49), (33, 33), (5, 128), (2, 129), (20, 300))
+MASKS = (("", "", "", "T"), ("", "H", "S", "T"), ("B", "", "S", ""))
+KINDS = ("", "float32", "", "bool", "")
+FORMS = ("wide", "moved", "direct")
+
+
+def _attentions() -> Iterator[Attention]:
+    """Each head size with each number of queries; of keys, and masks, in turn."""
+    sizes = [(w, r) for r in QUERIES for w in WIDTHS]
+    for n, (width, rows) in enumerate(sizes):
+        name, heads = f"attention_{width}_{rows}_{n}", ((1, 1), (1, 3), (2, 5))[n % 3]
+        keys = KEYS[(n + n // 6) % 6] if n % 12 else 197
+        kind, mask, causal = KINDS[n % 5], MASKS[n % 3], n % 2 > 0
+        unseen = ("zero", "nan")[n % 7 > 4]
+        form = FORMS[n % len(FORMS)]
+        yield Attention(name, form, heads, width, rows, keys, kind, mask, causal, unseen)
+    for causal in (False, True):
+        name = f"attention_{['all', 'causal'][causal]}"
+        yield Attention(f"{name}_blocks_64", "wide", (1, 2), 64, 33, 530, causal=causal)
+        yield Attention(f"{name}_blocks_80", "moved", (1, 1), 80, 70, 640, "bool", causal=causal)
+        yield Attention(f"{name}_unknown_64", "wide", (1, 2), 64, causal=causal)
+        yield Attention(f"{name}_unknown_48", "moved", (2, 3), 48, kind="float32", causal=causal)
+        yield Attention(f"{name}_queries_32", "wide", (1, 2), 32, S, 40, causal=causal)
+        yield Attention(f"{name}_keys_16", "wide", (2, 1), 16, 21, T, "bool", causal=causal)
+
+
+ATTENTIONS = {case.name: case for case in _attentions()}
+
+
+def _check_attention(b: Battery, case: Attention, run: Executor) -> None:
+    for rows, keys in LENGTHS:
+        if case.rows is S or case.keys is T or (rows, keys) == LENGTHS[0]:
+            case.check(b, run, rows, keys)
+
+
 def cases() -> Battery:
     b = Battery()
     _of_halves(b)
     _of_bytes(b)
     _of_images(b)
+    for case in ATTENTIONS.values():
+        case.add(b)
     return b
 
 
@@ -175,6 +217,8 @@ def without_check(exe: Executable) -> tk.runtime.Module:
 def _alone(b: Battery, run: Executor) -> Iterator[tuple[str, str]]:
     """Each row must be what it is without the others, to the bit."""
     for name, case in b.cases.items():
+        if name == "attention_all_unknown_64":
+            yield from _queries_alone(name, run)
         if case.sizes != COUNTS or len(case.function.params) > 1:
             continue
         (x,) = case.function.params
@@ -187,6 +231,16 @@ def _alone(b: Battery, run: Executor) -> Iterator[tuple[str, str]]:
                 yield name, f"row {n} is another one alone"
 
 
+def _queries_alone(name: str, run: Executor) -> Iterator[tuple[str, str]]:
+    bf16 = np.dtype("bfloat16")
+    q, k, v = (random_array(n, bf16, (1, 2, 49, 64)) for n in range(3))
+    together = np.asarray(run[name](q, k, v))
+    for n in (0, 15, 16, 31, 48):
+        alone = np.asarray(run[name](q[:, :, n : n + 1], k, v))
+        if alone.tobytes() != together[:, :, n : n + 1].tobytes():
+            yield name, f"query {n} is another one alone"
+
+
 def main(names: list[str]) -> None:
     table = cases().cases
     b, failures = Battery({name: table[name] for name in names}), {}
@@ -196,7 +250,10 @@ def main(names: list[str]) -> None:
     run = Executor(without_check(exe) if emulated else exe.jit())
     for name in b.cases:
         try:
-            b.check(name, run)
+            if name in ATTENTIONS:
+                _check_attention(b, ATTENTIONS[name], run)
+            else:
+                b.check(name, run)
         except Exception:
             failures[name] = traceback.format_exc()
     failures |= dict(_alone(b, run))
