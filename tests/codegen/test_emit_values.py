@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from operator import attrgetter
 
@@ -13,6 +14,7 @@ from tensorkiln.ir.buffer import Load
 from tensorkiln.ir.expr import (
     Binary,
     Broadcast,
+    Expr,
     IntImm,
     Ramp,
     Select,
@@ -230,6 +232,26 @@ def test_expression(case: Case, library: Library) -> None:
         if case.out in FLOATS and not case.name.startswith("floor"):
             zero = (output == 0) & (want == 0)
             np.testing.assert_array_equal(np.signbit(output[zero]), np.signbit(want[zero]))
+
+
+@pytest.mark.parametrize("level", EVERY_FORM)
+def test_floats_round_to_narrow_integers_in_every_width(level: str) -> None:
+    def rounded(dtype: str) -> Case:
+        def formula(x: Expr) -> Expr:
+            return cast(unary("round", x), dtype)
+
+        exact = _cast_reference(dtype)
+        return Case(f"round_{dtype}", ("float32",), dtype, formula, lambda x: exact(np.rint(x)))
+
+    cases, widths = [rounded(d) for d in ("int8", "uint8", "int16", "uint16")], (1, 4, 8, 16, 32)
+    library = compiled([k for c in cases for k in c.kernels(widths)], FORMS[level])
+    x = numbers("float32", 0)
+    edges = np.arange(-600, 600, dtype=np.float32) / 2
+    x[-edges.size :] = np.where(edges % 3, edges, edges * 128)
+    for case, width in itertools.product(cases, widths):
+        output = np.zeros(N, case.out)
+        library[f"{case.name}_x{width}"](x, output)
+        np.testing.assert_array_equal(output, case.numpy(x), f"{case.name} by {width}")
 
 
 # -- vectors and statements ------------------------------------------------------------

@@ -6,10 +6,14 @@ from tensorkiln.codegen.llvm.expansions import Expander, splat
 from tensorkiln.codegen.llvm.types import float_literal, llvm_type, suffix
 from tensorkiln.codegen.llvm.writer import Expressions, KernelWriter
 from tensorkiln.ir.dtype import BFLOAT16, FLOAT32, FLOAT64, DType
-from tensorkiln.ir.expr import Cast
+from tensorkiln.ir.expr import Cast, Unary
+from tensorkiln.target import Target
 
 
 def _cast(w: KernelWriter, e: Cast) -> str:
+    rounded = isinstance(e.a, Unary) and e.a.op == "round" and e.a.dtype.element == FLOAT32
+    if isinstance(e.a, Unary) and rounded and _converts_whole(w.target, e.a.dtype, e.dtype):
+        return _to_bytes(w, w.value(e.a.a), e.a.dtype, e.dtype, rounds=True)
     return convert(w, w.value(e.a), e.a.dtype, e.dtype)
 
 
@@ -42,38 +46,81 @@ def convert(w: KernelWriter, x: str, src: DType, dst: DType) -> str:
     return w.line(f"{'zext' if src.is_unsigned else 'sext'} {ts} {x} to {td}")
 
 
-def _to_bytes(w: KernelWriter, x: str, src: DType, dst: DType) -> str:
+def _to_bytes(w: KernelWriter, x: str, src: DType, dst: DType, rounds: bool = False) -> str:
     """Cast a vector of float32 to integers of 8 or 16 bits, saturating, NaN to 0. LLVM's own
-    conversion would be done lane by lane."""
+    conversion would be done lane by lane. `rounds`: to the nearest integer, of two the even one,
+    where `_converts_whole`."""
     low = 0 if dst.is_unsigned else -(1 << dst.bits - 1)
     high = low + (1 << dst.bits) - 1
     t, wide = llvm_type(src), DType("int32", src.lanes)
     if low:
         zero, real = splat(float_literal(0.0, src), src), f"fcmp ord {t} {x}, {x}"
         x = w.line(f"select <{src.lanes} x i1> {w.line(real)}, {t} {x}, {t} {zero}")
-    # For unsigned types: a NaN is not greater than 0, so it becomes 0.
-    # An instruction that narrows saturates too; of what is too large for int32, it makes `high`.
-    narrows = dst.is_unsigned and src.lanes == 16 and w.target.arch == "x86_64"
-    narrows = narrows and w.target.has("avx512bw")
-    for compare, edge in (("ogt", low), *([] if narrows else [("olt", high)])):
+    # Instructions that narrow saturate too. What is not an int32, a NaN as well, becomes -2**31:
+    # too large as an unsigned number, too small as a signed one.
+    whole = _converts_whole(w.target, src, dst)
+    unsigned = whole and src.lanes == 16
+    edges = {"ogt": low} if unsigned else {"olt": high} if whole else {"ogt": low, "olt": high}
+    for compare, edge in edges.items():
         limit = splat(float_literal(float(edge), src), src)
-        inside = w.line(f"fcmp {compare} {t} {x}, {limit}")
+        # For unsigned types: a NaN is not greater than 0, so it becomes 0.
+        kept = "ule" if whole and not unsigned else compare
+        inside = w.line(f"fcmp {kept} {t} {x}, {limit}")
         x = w.line(f"select <{src.lanes} x i1> {inside}, {t} {x}, {t} {limit}")
-    if narrows:
-        whole = _truncated(w, x)
-        whole = w.call("umin", wide, [whole, splat(str(high), wide)])
+    if unsigned:
+        number = w.call("umin", wide, [_whole(w, x, 16, rounds), splat(str(high), wide)])
+    elif whole:
+        return _packed(w, _whole(w, x, src.lanes, rounds), src.lanes, dst.is_unsigned)
     else:
-        whole = w.line(f"fptosi {t} {x} to {llvm_type(wide)}")
-    return w.line(f"trunc {llvm_type(wide)} {whole} to {llvm_type(dst)}")
+        number = w.line(f"fptosi {t} {x} to {llvm_type(wide)}")
+    return w.line(f"trunc {llvm_type(wide)} {number} to {llvm_type(dst)}")
 
 
-def _truncated(w: KernelWriter, x: str) -> str:
-    """16 non-negative numbers as int32; numbers that are too large become 2**31 as unsigned, where
-    LLVM's own conversion is undefined."""
-    name, f, i = "llvm.x86.avx512.mask.cvttps2dq.512", "<16 x float>", "<16 x i32>"
+# Lanes -> the feature, and the intrinsics that convert float32 to int32: by cutting off, and by
+# rounding. What is no int32 becomes -2**31, where LLVM's own conversion is undefined.
+_WHOLE = {
+    4: ("sse2", "llvm.x86.sse2.cvttps2dq", "llvm.x86.sse2.cvtps2dq"),
+    8: ("avx2", "llvm.x86.avx.cvtt.ps2dq.256", "llvm.x86.avx.cvt.ps2dq.256"),
+    16: ("avx512bw", "llvm.x86.avx512.mask.cvttps2dq.512", "llvm.x86.avx512.mask.cvtps2dq.512"),
+}
+
+
+def _converts_whole(target: Target, src: DType, dst: DType) -> bool:
+    """Whether an x86-64 CPU has instructions for a cast of a vector of float32 to int32 and on to
+    `dst`, which saturate."""
+    narrows = dst.is_unsigned and dst.bits < 32 if src.lanes == 16 else dst.row.is_byte
+    known = src.element == FLOAT32 and src.lanes in _WHOLE and target.arch == "x86_64"
+    return known and narrows and target.has(_WHOLE[src.lanes][0])
+
+
+def _whole(w: KernelWriter, x: str, lanes: int, rounds: bool) -> str:
+    """A vector of float32 as int32, cut off or, if `rounds`, rounded."""
+    name, f, i = _WHOLE[lanes][1 + rounds], f"<{lanes} x float>", f"<{lanes} x i32>"
+    if lanes < 16:
+        w.declares.add(f"declare {i} @{name}({f})")
+        return w.line(f"call {i} @{name}({f} {x})")
     w.declares.add(f"declare {i} @{name}({f}, {i}, i16, i32)")
-    # With all lanes, and the current rounding, which truncation does not need.
+    # With all lanes, and the current rounding.
     return w.line(f"call {i} @{name}({f} {x}, {i} poison, i16 -1, i32 4)")
+
+
+def _packed(w: KernelWriter, x: str, lanes: int, unsigned: bool) -> str:
+    """4 or 8 numbers of 32 bits as bytes, saturating twice: LLVM narrows by shuffles of bytes."""
+    quads = [
+        w.line(
+            f"shufflevector <{lanes} x i32> {x}, <{lanes} x i32> poison, <4 x i32> "
+            f"<{', '.join(f'i32 {k + n}' for n in range(4))}>"
+        )
+        for k in range(0, lanes, 4)
+    ]
+    name = "llvm.x86.sse2.packssdw.128"
+    w.declares.add(f"declare <8 x i16> @{name}(<4 x i32>, <4 x i32>)")
+    words = w.line(f"call <8 x i16> @{name}(<4 x i32> {quads[0]}, <4 x i32> {quads[-1]})")
+    name = f"llvm.x86.sse2.pack{'us' if unsigned else 'ss'}wb.128"
+    w.declares.add(f"declare <16 x i8> @{name}(<8 x i16>, <8 x i16>)")
+    data = w.line(f"call <16 x i8> @{name}(<8 x i16> {words}, <8 x i16> {words})")
+    mask = ", ".join(f"i32 {n}" for n in range(lanes))
+    return w.line(f"shufflevector <16 x i8> {data}, <16 x i8> poison, <{lanes} x i32> <{mask}>")
 
 
 def _narrow(w: KernelWriter, x: str, src: DType, dst: DType) -> str:
