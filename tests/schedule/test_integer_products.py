@@ -12,11 +12,14 @@ from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Value, constant
 from tensorkiln.ops.builder import GraphBuilder
+from tensorkiln.schedule.intrin.dot import dot_name
+from tensorkiln.schedule.intrin.transpose import columns_name
 from tensorkiln.target import Target
 from tensorkiln.target.dots import SMALL_WEIGHT, saturates_byte_pairs
 from tests.codegen.kernels import EVERY_LEVEL, TARGETS, without
 from tests.emulated.machine import Library, load
 from tests.schedule.battery import Battery, typed, undefined_by
+from tests.schedule.gpu.test_device_instructions import check_template
 
 N = Var("N")
 
@@ -82,6 +85,17 @@ def _convolutions(b: Battery, limit: int = 128) -> None:
         ((1, 32, 9, 9), (32, 3, 3), {**same, "groups": 4}),
         ((1, 24, 7, 7), (24, 3, 3), {**down, "groups": 24}),
         ((1, 5, 6, 6), (5, 5, 5), {"groups": 5, "padding": (2, 2, 2, 2)}),
+        # One filter for each channel: tiles of two sizes, one or two groups of four rows, rows of
+        # fewer than four columns, or hardly more.
+        ((1, 8, 3, 29), (8, 3, 3), {"groups": 8, "strides": (1, 13)}),
+        ((2, 9, 5, 17), (9, 3, 3), {"groups": 9, "padding": (0, 1, 2, 1)}),
+        ((1, 20, 9, 31), (20, 5, 5), {**down, "groups": 20, "padding": (2, 1, 2, 3)}),
+        ((1, 33, 8, 33), (33, 7, 7), {"groups": 33, "padding": (3, 3, 3, 3)}),
+        ((1, 17, 3, 3), (17, 3, 3), {**same, "groups": 17}),
+        ((1, 16, 6, 5), (16, 4, 2), {"groups": 16, "strides": (2, 3)}),
+        ((1, 16, 6, 4), (16, 3, 3), {"groups": 16, "strides": (1, 2)}),
+        ((1, 8, 6, 5), (8, 3, 3), {"groups": 8, "dilation": (2, 2), "padding": (2, 2, 2, 2)}),
+        ((1, 8, 6, 9), (8, 2, 5), {"groups": 8, "dilation": (2, 1), "strides": (1, 4)}),
         # Pictures, whose rows are as long as a tile of pixels at least.
         ((2, 3, 18, 33), (8, 3, 3), same),
         ((1, 4, 17, 16), (8, 3, 3), {"padding": (0, 2, 1, 0), "strides": (2, 2)}),
@@ -244,6 +258,14 @@ def run(executable: Executable) -> Library:
 @pytest.mark.parametrize("name", BATTERY.cases)
 def test_sums_are_exact(name: str, run: Library) -> None:
     BATTERY.check(name, run)
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_instructions_of_depthwise_products(lanes: int) -> None:
+    names = [columns_name(rows, lanes) for rows in range(1, 5)]
+    names += [dot_name("uint8", lanes, 4, small, by_lane=True) for small in (False, True)]
+    for name in names:
+        check_template(name, range(2))
 
 
 def _classes(exe: Executable) -> set[str]:

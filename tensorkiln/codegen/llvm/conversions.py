@@ -64,8 +64,8 @@ def _to_bytes(w: KernelWriter, x: str, src: DType, dst: DType, rounds: bool = Fa
     for compare, edge in edges.items():
         limit = splat(float_literal(float(edge), src), src)
         # For unsigned types: a NaN is not greater than 0, so it becomes 0.
-        kept = "ule" if whole and not unsigned else compare
-        inside = w.line(f"fcmp {kept} {t} {x}, {limit}")
+        test = "ule" if whole and not unsigned else compare
+        inside = w.line(f"fcmp {test} {t} {x}, {limit}")
         x = w.line(f"select <{src.lanes} x i1> {inside}, {t} {x}, {t} {limit}")
     if unsigned:
         number = w.call("umin", wide, [_whole(w, x, 16, rounds), splat(str(high), wide)])
@@ -89,8 +89,8 @@ def _converts_whole(target: Target, src: DType, dst: DType) -> bool:
     """Whether an x86-64 CPU has instructions for a cast of a vector of float32 to int32 and on to
     `dst`, which saturate."""
     narrows = dst.is_unsigned and dst.bits < 32 if src.lanes == 16 else dst.row.is_byte
-    known = src.element == FLOAT32 and src.lanes in _WHOLE and target.arch == "x86_64"
-    return known and narrows and target.has(_WHOLE[src.lanes][0])
+    has_lanes = src.element == FLOAT32 and src.lanes in _WHOLE and target.arch == "x86_64"
+    return has_lanes and narrows and target.has(_WHOLE[src.lanes][0])
 
 
 def _whole(w: KernelWriter, x: str, lanes: int, rounds: bool) -> str:

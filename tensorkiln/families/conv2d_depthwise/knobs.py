@@ -14,6 +14,21 @@ _MOST_TAPS, _UNROLLED_TAPS = 25, 9
 # Columns and rows of a tile of a depthwise convolution, at most, that may be worth a measurement;
 # and the columns of an untuned one.
 _COLUMNS, _ROWS, DEPTHWISE = 8, 4, 7
+# Rows of a filter whose products with bytes one instruction sums, and columns of the image that are
+# interleaved at once (`dots.py`); the columns of a tile of such products.
+UNIT, _INTERLEAVED = 4, 16
+
+
+def has_fours(weights: TensorType) -> bool:
+    """Whether weights are packed for dot products of four rows."""
+    last = weights.memory.axes[-1]
+    return last.dim == 2 and last.modulus == UNIT
+
+
+def least_columns(taps: int, stride: int) -> int:
+    """The least columns of a tile that reads the columns of a unit of the image, for a filter of
+    `taps` columns."""
+    return max(0, -(-(UNIT - taps) // stride)) + 1
 
 
 def knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
@@ -21,6 +36,12 @@ def knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
     w = call.args[1].type
     assert isinstance(w, TensorType)
     height, width = map(expected, out.shape[2:])
+    if has_fours(w):
+        stride, taps = call.attrs.strides[1], int_value(w.shape[3]) or 1
+        limit = min(width, max(1, (_INTERLEAVED - taps) // stride + 1))
+        lowest = least_columns(taps, stride)
+        sizes = range(lowest, max(limit, lowest) + 1)
+        return (knob("columns", sizes, sizes[-1], "columns of a tile"),)
     kernel = [int_value(n) or 1 for n in w.shape[2:]]
     taps = kernel[0] * kernel[1]
     if limit := scalar_tile(target, w.dtype.is_int):

@@ -10,13 +10,13 @@ from tensorkiln.schedule.intrin.fma import FMA_ROWS
 from tensorkiln.schedule.intrin.reduce import reduce_named
 from tensorkiln.schedule.intrin.shift import shift_named
 from tensorkiln.schedule.intrin.tiles import tile_named
-from tensorkiln.schedule.intrin.transpose import transpose_named
+from tensorkiln.schedule.intrin.transpose import COLUMNS, transpose_named
 from tensorkiln.schedule.intrin.warp import warp_named
 from tensorkiln.schedule.intrin.warpgroup import warpgroup_named
 from tensorkiln.schedule.primitives.instruction import Instruction
 
 INSTRUCTIONS: dict[str, Instruction] = {
-    i.name: i for i in (*FMA_ROWS, DOT4_I8, DOT4_ROW_I8, *DOT_LANES, *PAIRS)
+    i.name: i for i in (*FMA_ROWS, DOT4_I8, DOT4_ROW_I8, *DOT_LANES, *PAIRS, *COLUMNS)
 }
 # Members of the families that have one for every number of lanes, to be listed in hints.
 EXAMPLES = (

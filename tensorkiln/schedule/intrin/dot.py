@@ -81,13 +81,32 @@ def dot_lanes(name: str, lanes: int) -> Instruction:
     return Instruction(dot_name(left_type, lanes, count, small), template, implementation)
 
 
+def dot_by_lane(name: str, lanes: int) -> Instruction:
+    """acc[l] += a[count*l + k] * b[count*l + k] for k < count in each lane l, as one of `DOTS`."""
+    (sums, _), (left_type, count), (right_type, _) = DOTS[name]
+    a, b = (buffer(n, (count * lanes,), t) for n, t in (("a", left_type), ("b", right_type)))
+    acc = buffer("acc", (lanes,), sums)
+    lane, k, zero = Var("l"), Var("k"), IntImm(0)
+    place, total = (lane * count + k,), Load(acc, (lane,))
+    step = total + cast(Load(a, place), acc.dtype) * cast(Load(b, place), acc.dtype)
+    terms = For(k, zero, const(count), "serial", Store(acc, (lane,), step))
+    nest = For(lane, zero, const(lanes), "serial", terms)
+    all_lanes, all_bytes = ((Ramp(zero, IntImm(1), n),) for n in (lanes, count * lanes))
+    value = intrin(name, Load(acc, all_lanes), Load(a, all_bytes), Load(b, all_bytes))
+    full = dot_name(left_type, lanes, count, name == "dot4_small", by_lane=True)
+    return Instruction.of(full, (a, b, acc), nest, Store(acc, all_lanes, value))
+
+
 _OPERANDS = {"uint8": "u8i8", "int16": "i16", "bfloat16": "bf16"}
 
 
-def dot_name(left_type: str, lanes: int, count: int, small: bool = False) -> str:
+def dot_name(
+    left_type: str, lanes: int, count: int, small: bool = False, by_lane: bool = False
+) -> str:
     """The name of `dot_lanes` for `tensorize`, by the type of its left operand: `dot4_16_u8i8`,
-    `dot2_8_i16`, `dot2_8_bf16`; `dot4_small_16_u8i8` where the right one is `small`."""
-    return f"dot{count}{'_small' * small}_{lanes}_{_OPERANDS[left_type]}"
+    `dot2_8_i16`, `dot2_8_bf16`; `dot4_small_16_u8i8` where the right one is `small`. `by_lane`: of
+    `dot_by_lane`, `dot4_16_u8i8_by_lane`."""
+    return f"dot{count}{'_small' * small}_{lanes}_{_OPERANDS[left_type]}{'_by_lane' * by_lane}"
 
 
 def pair_products(lanes: int) -> Instruction:
@@ -128,4 +147,6 @@ PAIRS = tuple(
 )
 DOT4_I8 = dot4()
 DOT4_ROW_I8 = dot4_row()
-DOT_LANES = tuple(dot_lanes(name, lanes) for name in DOTS for lanes in (4, 8, 16))
+DOT_LANES = tuple(dot_lanes(name, lanes) for name in DOTS for lanes in (4, 8, 16)) + tuple(
+    dot_by_lane(name, lanes) for name in ("dot4", "dot4_small") for lanes in (4, 8, 16)
+)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from tensorkiln.ir.buffer import Buffer, Load, buffer
-from tensorkiln.ir.expr import Expr, IntImm, Ramp, Shuffle, Var, const
+from tensorkiln.ir.expr import Broadcast, Expr, IntImm, Ramp, Shuffle, Var, const
 from tensorkiln.ir.stmt import For, Let, Stmt, Store, seq
 from tensorkiln.schedule.group import static
 from tensorkiln.schedule.intrin.reduce import NUMBERS
@@ -46,6 +46,82 @@ def interleave(rows: int, columns: int, dtype: str = "float32") -> Instruction:
 
 
 Bind = Callable[[Expr], Expr]
+# Bytes of the parts of a vector within which processors interleave.
+_PART = 16
+
+
+def columns(rows: int, lanes: int) -> Instruction:
+    """c[j, 4*l + k] = a[k, j*lanes + l] for k < rows, and 0 for the others of four: columns of four
+    bytes, for j < 4 and each of 4, 8 or 16 lanes l."""
+    size = 4 * lanes
+    a, c = buffer("a", (rows, size), "uint8"), buffer("c", (4, size), "uint8")
+    j, lane, zero = Var("j"), Var("l"), IntImm(0)
+    stores = [
+        Store(
+            c,
+            (j, lane * 4 + k),
+            Load(a, (const(k), j * lanes + lane)) if k < rows else const(0, a.dtype),
+        )
+        for k in range(4)
+    ]
+    inner = For(lane, zero, const(lanes), "serial", seq(*stores))
+    nest = For(j, zero, const(4), "serial", inner)
+
+    def interleaved(vectors: Sequence[Expr], bind: Bind) -> list[Expr]:
+        zeros = Broadcast(const(0, a.dtype), size)
+        four = [*vectors, *[zeros] * (4 - rows)]
+        pairs = [_by_parts(x, y, 1, bind) for x, y in (four[:2], four[2:])]
+        quads = [q for x, y in zip(*pairs, strict=True) for q in _by_parts(x, y, 2, bind)]
+        return _parts_together(quads, bind)
+
+    turned, body = _code(a, interleaved)
+    all_lanes = Ramp(zero, IntImm(1), size)
+    code = body([Store(c, (const(n), all_lanes), v) for n, v in enumerate(turned)])
+    return Instruction.of(columns_name(rows, lanes), (a, c), nest, code)
+
+
+def _by_parts(x: Expr, y: Expr, unit: int, bind: Bind) -> list[Expr]:
+    """Units of bytes of two vectors in turn, from the first and from the second half of each part
+    of 16 bytes."""
+    n = x.dtype.lanes
+    if isinstance(x, Broadcast):
+        return [x, x]
+    orders = [
+        [
+            source + part + k + e
+            for part in range(0, n, _PART)
+            for k in range(half, half + _PART // 2, unit)
+            for source in (0, n)
+            for e in range(unit)
+        ]
+        for half in (0, _PART // 2)
+    ]
+    return [bind(Shuffle(x, y, tuple(order))) for order in orders]
+
+
+def _parts_together(quads: Sequence[Expr], bind: Bind) -> list[Expr]:
+    """Four vectors q with the parts of q[0] to q[3] in turn, cut into four again: a transpose of
+    parts."""
+    n = quads[0].dtype.lanes
+    parts = n // _PART
+
+    def parts_of(pair: Sequence[Expr], *numbers: int) -> Expr:
+        """A vector of these parts of the first of a pair, and the same ones of the second."""
+        order = [s + p * _PART + k for s in (0, n) for p in numbers for k in range(_PART)]
+        return bind(Shuffle(pair[0], pair[1], tuple(order)))
+
+    if parts == 1:
+        return list(quads)
+    pairs = quads[:2], quads[2:]
+    if parts == 2:
+        return [parts_of(pair, p) for p in range(2) for pair in pairs]
+    halves = [[parts_of(pair, *numbers) for pair in pairs] for numbers in ((0, 1), (2, 3))]
+    return [parts_of(half, *numbers) for half in halves for numbers in ((0, 2), (1, 3))]
+
+
+def columns_name(rows: int, lanes: int) -> str:
+    """The instruction's name: `columns_3x8_uint8`."""
+    return typed_name(f"columns_{rows}x{lanes}", "uint8")
 
 
 def _code(
@@ -133,3 +209,6 @@ def transpose_named(name: str) -> Instruction | None:
     return (
         interleave(rows, columns, dtype) if name == interleave_name(rows, columns, dtype) else None
     )
+
+
+COLUMNS = tuple(columns(rows, lanes) for rows in range(1, 5) for lanes in (4, 8, 16))
