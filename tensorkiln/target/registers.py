@@ -10,6 +10,8 @@ from __future__ import annotations
 from tensorkiln.target.dots import integer_dot, sums_word_pairs
 from tensorkiln.target.target import Target
 
+_MANY_REGISTERS = 32
+
 
 def scalar_tile(target: Target, integers: bool) -> int:
     """How many sums a register tile has at most where registers hold one number each; 0 where they
@@ -17,6 +19,12 @@ def scalar_tile(target: Target, integers: bool) -> int:
     if target.vector_lanes("float32") > 1:
         return 0
     return 4 if integers or target.num_vector_registers < 32 else 24
+
+
+def has_few_registers(target: Target) -> bool:
+    """Whether tiles of vectors are small for want of registers: they have few multiply-adds for
+    each byte that they read, and wait for the caches."""
+    return target.vector_lanes("float32") > 1 and target.num_vector_registers < _MANY_REGISTERS
 
 
 def highest(target: Target, vectors: int, integers: bool = False) -> int:

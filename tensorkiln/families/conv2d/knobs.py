@@ -9,6 +9,7 @@ from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.kernels.estimates import expected
 from tensorkiln.kernels.knobs import (
+    MOST_ON_STACK,
     SUM_TERMS,
     Knob,
     fetch_knob,
@@ -20,7 +21,7 @@ from tensorkiln.kernels.knobs import (
 from tensorkiln.kernels.layouts import has_float_pairs, together
 from tensorkiln.kernels.tiles import spatial_tile
 from tensorkiln.target import Target
-from tensorkiln.target.registers import highest, max_rows, scalar_tile
+from tensorkiln.target.registers import has_few_registers, highest, max_rows, scalar_tile
 
 # Where there is no next panel to fetch: up to _STREAMED tiles of pixels, loading a panel's weights
 # from memory is a visible part of the time, and _FETCHED bytes are prefetched: 1x1 layers of 7 x 7
@@ -29,16 +30,14 @@ _STREAMED, _FETCHED = 8, 16 << 10
 # In small tiles of scalars, a loop over a row of few taps takes as long as its products, and where
 # a block has two pairs of channels a third more.
 _SMALL_TILE, _FEW_TAPS = 4, 4
-# With fewer registers than this, tiles have few multiply-adds for each byte that they read, and
-# wait for the third-level cache. There, images that fill more than half of the second-level cache
-# are computed in strips of a quarter of it; and weights of a panel that fill more than half of the
-# first-level cache are read in pieces, which go through all pixels. Layers of 1x1 filters take 0.65
-# to 0.8 of the time, of 3x3 filters on 7 x 7 pixels 0.9: ResNet-50 0.88 (EPYC,
-# Zen 3, one thread).
-_MANY_REGISTERS = 32
-# The bytes on the stack that totals of pixels take at most without a record, and with any; the
-# least number of tasks, of a strip and a panel each, that threads share.
-_TOTALS, _STACK, _TASKS = 64 << 10, 512 << 10, 8
+# Where tiles are small for want of registers, images that fill more than half of the second-level
+# cache are computed in strips of a quarter of it; and weights of a panel that fill more than half
+# of the first-level cache are read in pieces, which go through all pixels. Layers of 1x1 filters
+# take 0.65 to 0.8 of the time, of 3x3 filters on 7 x 7 pixels 0.9: ResNet-50 0.88 (EPYC, Zen 3, one
+# thread).
+# The bytes on the stack that totals of pixels take at most without a record; the least number of
+# tasks, of a strip and a panel each, that threads share.
+_TOTALS, _TASKS = 64 << 10, 8
 
 
 def knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
@@ -86,7 +85,7 @@ def _orders(call: Call, out: TensorType, target: Target, rows: int, nr: int) -> 
     assert isinstance(w, TensorType)
     (filters, *terms), (height, width) = map(expected, w.shape), map(expected, out.shape[2:])
     panels, panel = -(-filters // nr), prod(terms) * nr * w.dtype.bytes
-    waits = _waits(target)
+    waits = has_few_registers(target)
     strip = 0
     if panels > 1 and height > rows:
         strip = _strip(call, height, rows, panel, target) if waits else 0
@@ -94,16 +93,11 @@ def _orders(call: Call, out: TensorType, target: Target, rows: int, nr: int) -> 
         doc = "rows of the image that go through all panels in turn; 0: all of them"
         yield knob("strip", sizes, strip, doc)
     totals = width * nr * 4
-    if call.attrs.groups == 1 and prod(terms) > SUM_TERMS and height * totals <= _STACK:
+    if call.attrs.groups == 1 and prod(terms) > SUM_TERMS and height * totals <= MOST_ON_STACK:
         shared = panels * (-(-height // strip) if strip else 1) >= _TASKS
         small = (strip or height) * totals <= _TOTALS and panel >= target.l1d_bytes // 2
         doc = "1: each piece of the sums goes through all pixels in turn"
         yield knob("pieces_first", (0, 1), int(waits and shared and small), doc)
-
-
-def _waits(target: Target) -> bool:
-    """Whether tiles of vectors are small for want of registers."""
-    return target.vector_lanes("float32") > 1 and target.num_vector_registers < _MANY_REGISTERS
 
 
 def _strip(call: Call, height: int, rows: int, panel: int, target: Target) -> int:

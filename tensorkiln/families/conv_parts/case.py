@@ -23,6 +23,7 @@ CASES: dict[str, Case] = {
     "transposed": Case("conv2d_transposed", _transposed(16, 32, 2), (N, 16, 5, 5)),
     "transposed_phases": Case("conv2d_transposed", _transposed(40, 19, 3, 1), (1, 40, 5, 4)),
     "transposed_parallel": Case("conv2d_transposed", _transposed(64, 64, 4, 1), (1, 64, 9, 7)),
+    "transposed_images": Case("conv2d_transposed", _transposed(72, 136, 4, 1), (2, 72, 5, 4)),
     "dilated": Case(
         "conv2d_dilated", convolution(19, 40, dilation=(4, 5), padding=(4, 5) * 2), (N, 40, 9, 7)
     ),

@@ -3,9 +3,7 @@ of each part. The program is in program.py."""
 
 from __future__ import annotations
 
-from itertools import islice
-
-from tensorkiln.families.conv2d.schedule import register_tiles, share_pixels
+from tensorkiln.families.conv2d.schedule import register_tiles, share_nests, share_pixels
 from tensorkiln.families.conv_parts.program import ConvParts, conv_parts_program
 from tensorkiln.kernels.tiles import spatial_tile
 from tensorkiln.schedule.group import Group
@@ -23,13 +21,25 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
         s.unroll(s.split(loop, 4).inner if c.step > 4 else loop)
     for loop in s.loops(role="total_column"):
         lanes(s, loop)
-    nests = iter(list(zip(s.loops(role="row"), s.loops(role="column"), strict=True)))
-    for number, rows, columns in c.parts():
-        tile = spatial_tile(target, c.vectors, rows.count, columns.count)
-        for row, column in islice(nests, c.nests(rows, columns)):
-            register_tiles(s, row, column, *tile)
-        s.set_scope(c.registers(number, rows, columns), "register")
-    if target.has_threads:
-        outer = any(c.has_outer_pieces(*part[1:]) for part in c.parts())
-        share_pixels(s, c, rows_are_tasks=not outer)
+    nests = zip(c.nests(), s.loops(role="row"), s.loops(role="column"), strict=True)
+    for (_, rows, columns), row, column in list(nests):
+        register_tiles(s, row, column, *spatial_tile(target, c.vectors, rows.count, columns.count))
+    for sums in dict.fromkeys(name for name, *_ in c.nests()):
+        s.set_scope(sums, "register")
+    _fetch(s, c)
+    if target.has_threads and c.group_panels:
+        share_nests(s, c, s.loops(role="group"))
+    elif target.has_threads:
+        share_pixels(s, c, rows_are_tasks=True)
     return s
+
+
+def _fetch(s: Schedule, c: ConvParts) -> None:
+    """Prefetch what comes next of the weights and of the image, where it lies in one piece."""
+    sets = [x for x in c.sets if x.granules and c.granules >= 2 * x.granules]
+    for x, piece in zip(sets, s.loops(role="piece"), strict=True):
+        panels = [x for x in s.children(piece) if s.role(x) == "panel"]
+        if c.reads_all_weights(x):
+            s.prefetch_next(panels[0] if panels else piece, c.w.name)
+        if c.images == 1 and c.reads_whole_image(x):
+            s.prefetch_next(piece, c.x.name)
