@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tensorkiln.artifact import Artifact, ArtifactSet, TextContent
@@ -21,7 +21,6 @@ from tensorkiln.artifact.metadata import (
     artifact_infos,
     constants_text,
 )
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.debug import SOURCES, say
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError

@@ -12,12 +12,11 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import Issue, UnsupportedError, UserError, nearest
 
 Boxed = Callable[[list[Any]], Any]

@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,6 @@ from tensorkiln.artifact.bundle import bundled_sources, with_sources
 from tensorkiln.artifact.components import Component, components, set_metadata
 from tensorkiln.artifact.dependency import merge_dependencies
 from tensorkiln.artifact.metadata import FunctionInfo, KernelInfo
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import InternalError, UserError, require
 from tensorkiln.base.files import plain_path

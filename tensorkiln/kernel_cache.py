@@ -24,9 +24,9 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from tensorkiln.base.cache import Cache, key_of, user_cache
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.sources import source_digest
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.known_kernel import KernelKey, KnownKernel

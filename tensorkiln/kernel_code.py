@@ -7,12 +7,11 @@ The artifacts of a device have its target key.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tensorkiln.artifact import Artifact, ArtifactSet, TextContent
 from tensorkiln.artifact.c_library import RUNTIME_CALLS, SYSTEM_SYMBOLS
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.base.progress import Progress
 from tensorkiln.codegen.host.devices import DeviceFunction, HostDevices

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-
-from tensorkiln.base.dataclass import dataclass
+from dataclasses import dataclass, replace
 
 # The least and the greatest value of a number.
 Range = tuple[float, float]

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from tensorkiln.arith import poly as P
 from tensorkiln.arith.poly import Poly
 from tensorkiln.arith.ranges import Bounds, Limit
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.buffer import Load
 from tensorkiln.ir.dtype import BOOL, DType
 from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Select, Unary, Var

@@ -12,12 +12,12 @@ they get n = r and d = 4.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import gcd
 
 from tensorkiln.arith import poly as P
 from tensorkiln.arith.engine import DivisionRule, Engine, SumRule
 from tensorkiln.arith.poly import Monomial, Poly
-from tensorkiln.base.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

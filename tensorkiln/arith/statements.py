@@ -8,12 +8,11 @@ constant or a variable is substituted.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tensorkiln.arith.ranges import Bounds
 from tensorkiln.arith.simplify import NOTHING_KNOWN, BoundsLike, as_bounds, bound, simplify
 from tensorkiln.arith.tame import Tame
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.expr import Expr, IntImm, Unary, Var, binary, int_value
 from tensorkiln.ir.stmt import Alloc, For, If, Let, MatchBuffer, Seq, Stmt, Store, seq
 from tensorkiln.ir.visit import free_vars, map_children, map_stmt, substitute, walk_stmt

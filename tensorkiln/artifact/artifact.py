@@ -9,12 +9,11 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.dependency import ExternalDependency, checked_dependencies
 from tensorkiln.base.errors import UserError, require
 from tensorkiln.base.files import open_inside, open_plain, plain_path, write_at

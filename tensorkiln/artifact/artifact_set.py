@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.artifact import container
@@ -27,7 +28,6 @@ from tensorkiln.artifact.manifest import (
     manifest_text,
     read_manifest,
 )
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError, nearest, require
 from tensorkiln.base.files import plain_path
 from tensorkiln.base.folders import atomic_dir

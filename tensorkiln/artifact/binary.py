@@ -4,8 +4,8 @@ relocations, the libraries that they need. `artifact/read_binary.py` reads them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 
 

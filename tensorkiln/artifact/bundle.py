@@ -13,12 +13,12 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.artifact.artifact import Artifact, FileContent
 from tensorkiln.artifact.artifact_set import ArtifactSet
 from tensorkiln.artifact.dependency import DEPENDENCIES, dependencies_of, rows_text
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.files import plain_path

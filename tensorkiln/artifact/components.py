@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from tensorkiln.artifact.artifact import Artifact
 from tensorkiln.artifact.artifact_set import ArtifactSet
@@ -24,7 +25,6 @@ from tensorkiln.artifact.metadata import Metadata
 from tensorkiln.artifact.mlf.metadata import Model
 from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.artifact.sections import METADATA
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.licenses import RUNTIME_LICENSE, UNSTATED
 from tensorkiln.base.origin import Use

@@ -17,10 +17,10 @@ import hashlib
 import itertools
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NoReturn
 
 from tensorkiln.artifact.artifact import Content, content_chunks, content_size
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 
 MAGIC = b"KILNSET\0"

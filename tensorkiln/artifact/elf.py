@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 
 from tensorkiln.artifact.binary import BinaryFile, Relocation, Section, Symbol, damaged
-from tensorkiln.base.dataclass import dataclass
 
 _MACHINES: dict[int, str] = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv"}
 _NOBITS, _DYNAMIC, _SYMTAB, _DYNSYM, _RELA = 8, 6, 2, 11, 4

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from tensorkiln.artifact.artifact import Artifact, InMemoryArtifact, Later
 from tensorkiln.artifact.manifest import ArtifactInfo
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.element_types import NARROW_TYPES
 from tensorkiln.base.json_text import MAX_BYTES

@@ -8,12 +8,12 @@ UserError (code `bad-library`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.artifact.artifact import FileContent
 from tensorkiln.artifact.binary import BinaryFile, damaged
 from tensorkiln.artifact.elf import elf_of, is_elf_object
-from tensorkiln.base.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.artifact.artifact import FileContent
@@ -17,7 +18,6 @@ from tensorkiln.artifact.metadata import Metadata
 from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.artifact.sections import METADATA, WEIGHTS
 from tensorkiln.artifact.weights_file import verify_weights, weights_beside
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import open_plain
 from tensorkiln.base.threads import in_threads

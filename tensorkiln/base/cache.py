@@ -14,10 +14,10 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.base.config import read_config
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_write, open_plain, read_plain
 from tensorkiln.base.trust import distrust, distrust_inside, make_private

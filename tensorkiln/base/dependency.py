@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.licenses import UNSTATED, checked_license
 from tensorkiln.base.record import JsonRecord

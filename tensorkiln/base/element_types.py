@@ -11,9 +11,8 @@ a type; a program converts.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
-
-from tensorkiln.base.dataclass import dataclass
 
 Kind = Literal["bool", "int", "uint", "float", "handle", "void"]
 

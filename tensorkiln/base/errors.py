@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-
-from tensorkiln.base.dataclass import dataclass
+from dataclasses import dataclass
 
 
 class TensorkilnError(Exception):

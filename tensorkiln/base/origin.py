@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.record import JsonKind, JsonRecord, json_key, one_of
 from tensorkiln.base.schema import Reader
 

@@ -15,13 +15,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import Enum
 from os import PathLike
 from types import NoneType, UnionType
 from typing import Annotated, Any, Self, Union, get_args, get_origin, get_type_hints
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.schema import MOST, Dim, Reader
 
 Schema = dict[str, Any]

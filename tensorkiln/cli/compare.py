@@ -12,14 +12,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.element_types import ELEMENT_TYPES
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.base.packages import install_line

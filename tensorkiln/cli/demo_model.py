@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from tensorkiln.base.dataclass import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tensorkiln.artifact import Artifact, ArtifactSet, InMemoryArtifact
 from tensorkiln.artifact.dependency import checked_libraries, merge_dependencies
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.dependency import ExternalDependency, checked_dependencies
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.plugin import bad_answer, plugin

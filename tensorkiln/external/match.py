@@ -11,9 +11,8 @@ returned by `supports`, which is called for single operators.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.relax import Binding, Call, Constant, Function, RVar, Value
 from tensorkiln.ir.visit_graph import variables

@@ -17,9 +17,8 @@ tensors only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.text import unused
 from tensorkiln.external.external import External, named
 from tensorkiln.external.match import Refused, with_refused

@@ -12,11 +12,10 @@ Must run before `match_integer`, which rewrites the operators of quantised model
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.base.text import unused

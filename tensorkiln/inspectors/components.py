@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 from tensorkiln.artifact import Artifact
 from tensorkiln.artifact.artifact_set import ArtifactSet
@@ -18,7 +19,6 @@ from tensorkiln.artifact.mlf.load import open_model_library
 from tensorkiln.artifact.read_binary import binary_format, binary_of
 from tensorkiln.artifact.sections import METADATA
 from tensorkiln.artifact.spdx import spdx_document
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.origin import ModelSource
 from tensorkiln.inspectors.library import library_metadata

@@ -6,10 +6,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from tensorkiln.artifact import Artifact
 from tensorkiln.artifact.device_functions import DeviceFunctionInfo, device_functions_from
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import TensorkilnError, UserError
 from tensorkiln.inspectors.table import table_lines
 from tensorkiln.target.cuda_tools import KernelMetrics, assembled, instruction_counts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ from tensorkiln.artifact import sections
 from tensorkiln.artifact.binary import BinaryFile
 from tensorkiln.artifact.metadata import Metadata
 from tensorkiln.artifact.read_binary import read_binary
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.record import JsonRecord, json_key
 from tensorkiln.inspectors.objects import ObjectFunction, functions_of

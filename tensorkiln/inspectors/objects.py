@@ -8,13 +8,13 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from tensorkiln.artifact import Artifact, Later
 from tensorkiln.artifact.binary import BinaryFile, Section, Symbol
 from tensorkiln.artifact.read_binary import binary_of
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.packages import missing_package
 from tensorkiln.inspectors.table import table_lines

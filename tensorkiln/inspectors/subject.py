@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.artifact import Artifact, ArtifactSet, FileContent, TextContent, sections
@@ -23,7 +24,6 @@ from tensorkiln.artifact.mlf.load import (
 )
 from tensorkiln.artifact.read_binary import binary_format, binary_of
 from tensorkiln.artifact.weights_file import read_weights, weights_beside
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import open_plain, plain_path
 from tensorkiln.inspectors.archive import AR_MAGIC, ar_members, tar_members

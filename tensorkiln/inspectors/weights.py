@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from html import escape
 from typing import Any
@@ -13,7 +14,6 @@ import numpy as np
 from tensorkiln.artifact import Artifact, Content
 from tensorkiln.artifact.artifact import content_part
 from tensorkiln.artifact.metadata import ConstantInfo, constants_from
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.inspectors.table import bar, table_lines

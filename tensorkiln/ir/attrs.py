@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.ir.expr import Expr
 

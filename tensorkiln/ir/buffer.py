@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.dtype import HANDLE, DType
 from tensorkiln.ir.expr import Broadcast, Expr, ExprLike, IntImm, Ramp, as_expr, int_value
 

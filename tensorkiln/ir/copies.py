@@ -24,8 +24,8 @@ emulator of CUDA in the tests copies as early and as late as these rules allow.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.buffer import Load
 from tensorkiln.ir.expr import Broadcast, Expr, FloatImm, IntImm, Select, logical_and
 from tensorkiln.ir.stmt import For, If, Let, Seq, Stmt, Store

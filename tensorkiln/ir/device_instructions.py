@@ -22,10 +22,9 @@ of these threads holds is in `schedule/intrin/fragments.py`. Schedules use instr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.element_types import BYTE_TYPES, HALF_TYPES
 from tensorkiln.ir.dtype import FLOAT32, DType
 from tensorkiln.ir.operators import Fault

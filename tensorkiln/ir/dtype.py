@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.element_types import ELEMENT_TYPES, NARROW_TYPES, PROGRAM_TYPES, ElementType
 
 # Besides types of tensors: a pointer, and the result of a C function that returns nothing. Tensors

@@ -6,7 +6,8 @@ operator whose result has a size beyond `LARGEST` is refused.
 
 from __future__ import annotations
 
-from tensorkiln.base.dataclass import dataclass
+from dataclasses import dataclass
+
 from tensorkiln.ir.expr import Expr, IntImm, Var
 from tensorkiln.ir.visit import children
 

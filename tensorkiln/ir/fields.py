@@ -14,13 +14,11 @@ of one is an `Expr`). `bound_in` says in which fields a bound name is visible.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import chain
 from operator import attrgetter, is_
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
-
-from tensorkiln.base.dataclass import dataclass
 
 Read = Callable[[Any], Sequence[Any]]
 Map = Callable[[Any], Any]

@@ -14,10 +14,9 @@ have another value. Printer (`ir/text/print_expr.py`) and parser (`script/parse_
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, get_type_hints
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.dtype import DType
 
 

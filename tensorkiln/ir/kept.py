@@ -10,9 +10,9 @@ registered takes its place (`call_packed`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.attrs import Attrs
 
 KEPT_VALUES = "kiln_kept_values"

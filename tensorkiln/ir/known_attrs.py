@@ -7,8 +7,8 @@ the compiler never reads it. Any other name must be in one of the tables below.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.expr import Expr

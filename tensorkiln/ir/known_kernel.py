@@ -17,9 +17,8 @@ that stored a kernel has verified it; `IRModule.kernels` are all of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.stmt import Param, PrimFunc, TensorProgram
 

@@ -20,7 +20,8 @@ loop are behind all others along x (`ir/rings.py`).
 
 from __future__ import annotations
 
-from tensorkiln.base.dataclass import dataclass
+from dataclasses import dataclass
+
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, IntImm, int_value
 from tensorkiln.ir.rings import PARTS, producers_of

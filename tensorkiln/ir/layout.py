@@ -17,11 +17,10 @@ import functools
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import Expr, IntImm, as_expr, int_value
 from tensorkiln.ir.padded import Array, LayoutAxis, Padded, padded

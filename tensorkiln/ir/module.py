@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.origin import ModelSource
 from tensorkiln.base.text import listed
 from tensorkiln.ir.known_kernel import KernelKey, KnownKernel, Rewrite, step_of

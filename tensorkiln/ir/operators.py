@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.text import listed
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.hints import agree

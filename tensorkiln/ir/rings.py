@@ -27,8 +27,8 @@ a ring (`transform/device/conflicts.py`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.copies import is_asynchronous
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.stmt import THREAD_INDICES, Alloc, For, Seq, Stmt

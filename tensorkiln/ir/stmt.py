@@ -32,10 +32,9 @@ PrimFunc(name, params, body, attrs)         params: buffers and scalar variables
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.text import listed
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.buffer import Buffer

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, RVar, TensorType

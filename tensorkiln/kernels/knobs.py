@@ -18,9 +18,9 @@ present one, so that memory is never idle and sums never wait for it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.record import JsonKind
 from tensorkiln.base.schema import Reader

@@ -11,12 +11,11 @@ import inspect
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError, require
 from tensorkiln.base.files import atomic_write, open_plain, plain_path
 from tensorkiln.base.json_text import MAX_BYTES, parse_json

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +22,6 @@ from tensorkiln.artifact.dependency import checked_libraries
 from tensorkiln.artifact.metadata import ConstantInfo, constants_from
 from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.artifact.sections import ARTIFACTS, ARTIFACTS_HEAD
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.base.record import OMITTED, JsonKind, JsonRecord, word, words
 from tensorkiln.base.schema import Reader

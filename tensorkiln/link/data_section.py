@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal
-
-from tensorkiln.base.dataclass import dataclass
 
 POINTER_SIZE = 48  # of `weights_place`: the pointer, whether the weights are beside, their SHA-256
 

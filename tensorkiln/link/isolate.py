@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from tensorkiln.artifact.c_library import SYSTEM_SYMBOLS
 from tensorkiln.artifact.read_binary import binary_of
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.link.audit import clash
 from tensorkiln.link.object_format import rename_symbols

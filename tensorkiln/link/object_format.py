@@ -9,13 +9,13 @@ of C everywhere: a format that puts something before them does so in its reader 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from tensorkiln.artifact import read_binary
 from tensorkiln.artifact.c_library import OLDEST_GLIBC, SYSTEM_SYMBOLS
 from tensorkiln.base.cache import Cache
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import InternalError, UnsupportedError
 from tensorkiln.link.data_section import DataSection, SectionUse, WeightsPlacement
 from tensorkiln.link.elf.data_object import SECTION_NAMES, object_chunks

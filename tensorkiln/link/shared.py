@@ -16,6 +16,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
@@ -32,7 +33,6 @@ from tensorkiln.artifact.sections import WEIGHTS_PAD
 from tensorkiln.artifact.weights_check import hash_of_pieces
 from tensorkiln.artifact.weights_file import weights_beside, write_weights
 from tensorkiln.base.cache import key_of, user_cache
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_path, folder_beside, made_folder, plain_path
 from tensorkiln.base.folders import write_files

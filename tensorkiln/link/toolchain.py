@@ -11,12 +11,12 @@ import importlib.util
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from tensorkiln.base.cache import Cache
 from tensorkiln.base.config import read_config
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.base.packages import install_line
 from tensorkiln.base.tools import ToolFailure, run_tool

@@ -10,12 +10,12 @@ import ctypes
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from tensorkiln.artifact import Artifact, ArtifactSet
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError, nearest
 from tensorkiln.base.text import listed
 from tensorkiln.base.trust import private_temporary

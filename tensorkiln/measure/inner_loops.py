@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.llvm.texts import kernel_texts
 from tensorkiln.ir.stmt import PrimFunc

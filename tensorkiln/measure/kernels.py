@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +21,6 @@ from types import MappingProxyType
 import numpy as np
 
 from tensorkiln.arith import simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.executable import Executable
 from tensorkiln.external import symbols

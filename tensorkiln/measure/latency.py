@@ -7,8 +7,8 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 
 # Seconds before each turn: worker threads of the candidate before may still spin. ONNX Runtime's

@@ -8,10 +8,10 @@ import ctypes
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tensorkiln.artifact import Artifact, ArtifactSet
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import InternalError, UserError, nearest, require
 from tensorkiln.base.text import listed
 from tensorkiln.codegen.host.function import HostFunction

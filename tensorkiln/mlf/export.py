@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tensorkiln.artifact import Artifact, ArtifactSet
@@ -35,7 +35,6 @@ from tensorkiln.artifact.mlf.metadata import (
 from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.artifact.tar import write_folder
 from tensorkiln.artifact.weights_file import SUFFIX, read_weights, write_weights
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.base.files import atomic_open, folder_beside, plain_path

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from tensorkiln.artifact.artifact import content_view
 from tensorkiln.artifact.mlf.load import ModelLibrary, open_model_library
 from tensorkiln.artifact.mlf.metadata import METADATA, Model
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UnsupportedError, UserError, nearest, require
 from tensorkiln.base.folders import atomic_dir, write_list

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.ir.attrs import Attrs

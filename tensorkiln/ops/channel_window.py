@@ -13,10 +13,11 @@ one by one, so the layout of tensors does not depend on the groups.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from tensorkiln.arith import simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.expr import Expr, IntImm, minimum
 
 

@@ -8,11 +8,11 @@ Their type rules accept operands of unknown shape and return types without exten
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import BOOL, FLOAT32, INT64, DType
 from tensorkiln.ir.expr import int_value

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.base.errors import UnsupportedError, UserError, nearest
 from tensorkiln.ir.attrs import Attrs, AttrValue

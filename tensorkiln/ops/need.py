@@ -12,11 +12,11 @@ is written from the rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from tensorkiln.arith import Bounds, prove, simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Binary, Expr, ExprLike, Var, as_expr, binary, int_value
 from tensorkiln.ir.relax import TensorType

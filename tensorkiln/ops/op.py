@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Expr

@@ -9,11 +9,11 @@ o = s * q + r (r < s) is the sum of x[q - u] * w[r + s * u] over u: a convolutio
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from tensorkiln.arith import simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import (
     Expr,

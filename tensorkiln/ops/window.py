@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from tensorkiln.arith import simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value, maximum, minimum
 from tensorkiln.ir.relax import TensorType

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.debug import CHANGES, PASSES
 from tensorkiln.base.errors import InternalError, UserError, nearest
 from tensorkiln.base.folders import write_files

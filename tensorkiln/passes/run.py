@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from tensorkiln.base.config import Config
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.base.frames import with_frame_room
 from tensorkiln.base.nesting import nesting_checked

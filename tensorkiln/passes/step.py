@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.module import IRModule
 
 Pass = Callable[[IRModule], IRModule]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.record import JsonRecord
 from tensorkiln.codegen.c_text.sizes import condition_text
 from tensorkiln.frontend import import_model

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.dtype import FLOAT32
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (

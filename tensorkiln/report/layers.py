@@ -9,9 +9,8 @@ neighbours, in alternating sweeps down and up.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
-
-from tensorkiln.base.dataclass import dataclass
 
 Edge = tuple[int, int]
 _SWEEPS = 8

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.codegen.memory.live import live_bytes, number, spans
 from tensorkiln.codegen.memory.measure import GraphMemory
 from tensorkiln.ir.module import IRModule

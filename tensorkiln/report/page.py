@@ -17,13 +17,12 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
 from operator import attrgetter
 from typing import Any
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.record import JsonRecord, json_key
 from tensorkiln.report.numbers import bytes_text, rate_text, time_text
 from tensorkiln.report.story import KernelRow, PassRow, Story

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from tensorkiln.artifact import ArtifactSet
 from tensorkiln.artifact.device_functions import DeviceFunctionInfo
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import TensorkilnError
 from tensorkiln.codegen.c_like.c99 import emit_c
 from tensorkiln.codegen.c_like.devices import device_text

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tensorkiln.artifact.metadata import EXT_DEV, DeviceInfo
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UnsupportedError, UserError, nearest
 from tensorkiln.runtime.actual_types import is_a, shown
 from tensorkiln.runtime.failures import ArgumentTypeError

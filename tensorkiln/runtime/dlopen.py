@@ -17,12 +17,12 @@ import ctypes
 import os
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.artifact.artifact import FileContent
 from tensorkiln.artifact.metadata import read_dependencies
 from tensorkiln.artifact.read_binary import binary_of
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.library_file import LibraryFile
 from tensorkiln.runtime.locks import ProcessLock

@@ -13,11 +13,11 @@ import math
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.runtime.tensor import LARGE, Array, Tensor, output_maker
 
 _FLAGS = 0x80 | 0x02  # METH_FASTCALL | METH_KEYWORDS

@@ -7,13 +7,13 @@ import os
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tensorkiln.artifact import ArtifactSet, FileContent
 from tensorkiln.artifact.metadata import FORMAT
 from tensorkiln.artifact.sections import ARTIFACTS, METADATA, carried_artifacts
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.files import names_beside, open_plain, plain_path
 from tensorkiln.base.json_text import MAX_BYTES, MAX_NAMES, parse_json

@@ -18,11 +18,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import TensorkilnError, UserError
 from tensorkiln.base.files import atomic_write, open_plain, read_plain
 from tensorkiln.base.machine import architecture

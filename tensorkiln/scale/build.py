@@ -13,11 +13,11 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 
 from tensorkiln.base.cache import user_cache
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.entry_points import entry_points_of, package_of
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import resolve_inside

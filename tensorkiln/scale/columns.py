@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tensorkiln.artifact.metadata import ParamInfo
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.schema import Dim
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 from typing import Any
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.packages import require_package
 
 

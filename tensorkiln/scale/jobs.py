@@ -20,9 +20,9 @@ from concurrent.futures import (
     Future,
     wait,
 )
+from dataclasses import dataclass
 from typing import Any
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import TensorkilnError, UserError
 from tensorkiln.base.progress import Progress, watched
 from tensorkiln.scale.local import local_executor

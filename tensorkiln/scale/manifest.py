@@ -29,12 +29,11 @@ import itertools
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import TensorkilnError, UserError, nearest
 from tensorkiln.base.files import names_beside, plain_path, read_plain
 from tensorkiln.base.json_text import MAX_BYTES, parse_json

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.element_types import PRECISIONS
 from tensorkiln.base.record import JsonRecord, one_of
 from tensorkiln.base.schema import MOST, Reader

@@ -14,11 +14,11 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from glob import glob
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import TensorkilnError, UserError, nearest
 from tensorkiln.base.files import (
     atomic_path,

@@ -10,10 +10,9 @@ note names it, and it is not used. Which kernels were tuned is shown by `placeme
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.text import listed
 from tensorkiln.ir.attrs import Attrs

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeGuard
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.conditions import SizeCondition, conditions_of, with_conditions
 from tensorkiln.ir.expr import Expr, IntImm, Var, as_expr, binary

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from tensorkiln import ops
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import Expr, Var

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from tensorkiln.arith.regions import regions_of
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.dtype import BOOL

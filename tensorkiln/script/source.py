@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import unicodedata
+from dataclasses import dataclass
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 
 _SHOWN = 5  # most lines of a node that an error quotes

@@ -12,9 +12,9 @@ import importlib.util
 import re
 import shutil
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.base.packages import install_line
 from tensorkiln.base.tools import ToolFailure, run_tool

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 
 # The callers import this module, so naming the types they use would be a circular import.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tensorkiln.base.config import byte_count
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.record import JsonRecord, json_key
 from tensorkiln.base.text import listed

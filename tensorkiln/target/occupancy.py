@@ -9,7 +9,8 @@ multiprocessor; shared memory to blocks in units of 128 bytes, of which 1 KiB is
 
 from __future__ import annotations
 
-from tensorkiln.base.dataclass import dataclass
+from dataclasses import dataclass
+
 from tensorkiln.base.errors import UserError
 from tensorkiln.target.gpus import CUDA_ARCHS
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.target.memory import MemoryPool, read_pools
 

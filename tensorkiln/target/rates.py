@@ -8,7 +8,8 @@ measures what a row says; processors without a row are taken to multiply pairs t
 
 from __future__ import annotations
 
-from tensorkiln.base.dataclass import dataclass
+from dataclasses import dataclass
+
 from tensorkiln.target.target import Target
 
 

@@ -13,13 +13,13 @@ import math
 import os
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 
 import numpy as np
 
 from tensorkiln.base.cache import key_of, user_cache
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.base.files import atomic_write
 from tensorkiln.base.tools import ToolFailure, run_tool

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.kernels.knobs import text_of
 from tensorkiln.runtime.measuring import Measure, TookTooLongError, measure_kernel, within
 from tensorkiln.runtime.timing import ERROR, HANG, OK, Verdict, time_kernel

@@ -14,10 +14,10 @@ import math
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import cannot_write, plain_path, read_plain
 from tensorkiln.base.json_text import parse_json

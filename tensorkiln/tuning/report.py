@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.record import JsonRecord
 from tensorkiln.kernels.knobs import text_of
 from tensorkiln.kernels.records import Records

@@ -15,10 +15,9 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.progress import Progress
 from tensorkiln.kernels.knobs import text_of

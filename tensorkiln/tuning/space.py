@@ -12,11 +12,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.packages import require_package
 from tensorkiln.kernels.knobs import Knob
 from tensorkiln.tuning.workloads import Choice

@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tensorkiln import ops
 from tensorkiln.base.config import read_config
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UnsupportedError, UserError, nearest
 from tensorkiln.base.text import listed
 from tensorkiln.base.trust import private_temporary

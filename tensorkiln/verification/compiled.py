@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorkiln.artifact.metadata import FunctionInfo, KeptInfo, KernelInfo
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import TensorkilnError, UserError, nearest
 from tensorkiln.executable import Debug, Executable
 from tensorkiln.inspectors.library import inspect_library

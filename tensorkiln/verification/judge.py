@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorkiln.artifact.metadata import KeptInfo, KernelInfo
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import TensorkilnError
 from tensorkiln.executable import Debug
 from tensorkiln.ir.module import IRModule

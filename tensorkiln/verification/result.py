@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.record import JsonRecord, json_key
 from tensorkiln.verification.reference import Difference
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.element_types import ELEMENT_TYPES
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.module import IRModule

@@ -257,7 +257,6 @@ _LOADS = {
     "kernels/family.py": "modules of this package and of installed ones, by a table",
     "kernels/folders.py": "modules of this package, in the folders of its families",
     "ir/fields.py": "functions written from the fields of this package's classes",
-    "base/dataclass.py": "methods written from the fields of this package's classes",
     "cli/__init__.py": "an empty text",
     "cli/entry.py": "modules of this package, by a table",
 }

@@ -10,9 +10,8 @@ of the first version may be missing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.record import JsonRecord, json_key

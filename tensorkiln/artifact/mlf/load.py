@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.artifact.artifact import (
@@ -25,7 +26,6 @@ from tensorkiln.artifact.mlf.metadata import (
     parsed_metadata,
     version_of,
 )
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UnsupportedError, UserError, nearest, require
 from tensorkiln.base.files import plain_path

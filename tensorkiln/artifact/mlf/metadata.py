@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Any, get_type_hints
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.dependency import FIELDS, ExternalDependency
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.base.json_text import MAX_BYTES

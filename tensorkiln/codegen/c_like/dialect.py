@@ -7,8 +7,8 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.codegen.c_like.code import PREFIX, Code, call
 from tensorkiln.codegen.expand.float_bits import half_bits, single
 from tensorkiln.ir.dtype import FLOAT32, FLOAT64, UINT32, UINT64, DType

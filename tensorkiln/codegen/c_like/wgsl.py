@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.element_types import ELEMENT_TYPES
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.c_like import (

@@ -11,11 +11,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from tensorkiln.arith.tame import Tame
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import InternalError, UnsupportedError
 from tensorkiln.base.text import unused
 from tensorkiln.codegen.c_like.dialect import Dialect

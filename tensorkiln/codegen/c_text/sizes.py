@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from tensorkiln.arith.ranges import Bounds
 from tensorkiln.arith.simplify import prove
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.base.schema import Dim
 from tensorkiln.codegen.c_text.literals import integer_literal

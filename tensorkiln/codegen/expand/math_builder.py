@@ -7,8 +7,8 @@ lets compilers reassociate sums (WGSL), those could cancel, so the language's ow
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, Var, const, intrin
 

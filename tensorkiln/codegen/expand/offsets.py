@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tensorkiln.arith import simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import INT32, INT64, DType

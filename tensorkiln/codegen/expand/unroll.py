@@ -10,9 +10,8 @@ that is taken.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.expr import Expr, FloatImm, IntImm, Var, binary, const, int_value
 from tensorkiln.ir.stmt import (

@@ -9,10 +9,9 @@ piece is for. Devices are numbered from 1 on, in the order of the target; 0 is t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from tensorkiln.arith import simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.element_types import PARAMETER_TYPES
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.c_text.function import CFunction, range_failure

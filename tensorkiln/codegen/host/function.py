@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from tensorkiln.artifact.metadata import FunctionInfo, KeptInfo, ParamInfo, PoolInfo
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.element_types import PARAMETER_TYPES
 from tensorkiln.base.errors import InternalError, UnsupportedError
 from tensorkiln.codegen.c_text.sizes import Formula, Size, shown_size, symbols_in

@@ -7,9 +7,9 @@ instead of calling either.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.element_types import PARAMETER_TYPES
 from tensorkiln.base.text import unused
 from tensorkiln.codegen.c_text.names import c_name, plain_name

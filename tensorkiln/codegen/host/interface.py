@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from tensorkiln.artifact.metadata import ParamInfo
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.element_types import PARAMETER_TYPES
 from tensorkiln.base.schema import Dim
 from tensorkiln.base.text import unused

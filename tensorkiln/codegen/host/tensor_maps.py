@@ -5,8 +5,7 @@ copies boxes, and the C of it. The runtime makes the map itself at each launch
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from tensorkiln.base.dataclass import dataclass
+from dataclasses import dataclass
 
 # Types by the number that the driver has for them (CUtensorMapDataType).
 MAPPED_TYPES = {"float16": 6, "bfloat16": 9}

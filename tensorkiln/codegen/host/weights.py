@@ -6,14 +6,13 @@ import hashlib
 import mmap
 import tempfile
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from tensorkiln.artifact.artifact import Later, write_at
 from tensorkiln.artifact.metadata import ConstantInfo
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.mapped import MappedFile
 from tensorkiln.base.threads import in_threads

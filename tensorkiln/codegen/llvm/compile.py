@@ -7,13 +7,13 @@ import subprocess
 import tempfile
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
 from tensorkiln.base.cache import key_of
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.debug import PASSES, SOURCES, say, wants
 from tensorkiln.base.errors import InternalError
 from tensorkiln.base.frames import with_frame_room

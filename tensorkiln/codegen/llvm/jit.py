@@ -13,12 +13,12 @@ import ctypes
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import llvmlite.binding as llvm
 
 from tensorkiln.artifact.read_binary import binary_of
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.codegen.llvm.one_piece import one_piece
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.expand.offsets import Offset
 from tensorkiln.codegen.llvm.types import llvm_type, parameter_type, suffix

@@ -7,9 +7,8 @@ Sizes are bytes. One that depends on symbolic dimensions is the text of a formul
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.record import JsonRecord, json_key
 from tensorkiln.base.schema import Dim
 

@@ -7,10 +7,9 @@ value; it lives until the last call that reads any of its bytes before they are 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tensorkiln.arith import simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.plan import ArgumentAccess, Plan, accesses

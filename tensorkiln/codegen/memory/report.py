@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.record import JsonRecord
 from tensorkiln.codegen.memory.figures import FunctionMemory, PoolMemory, WeightMemory
 from tensorkiln.codegen.memory.table import (

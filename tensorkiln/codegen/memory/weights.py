@@ -8,12 +8,11 @@ type.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.codegen.host.weights import WeightArena
 from tensorkiln.codegen.memory.figures import WeightCause, WeightMemory
 from tensorkiln.ir.expr import int_value

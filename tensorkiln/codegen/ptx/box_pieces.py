@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from tensorkiln.arith import simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.codegen.host.tensor_maps import SWIZZLE_BYTES, TensorMap
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.copies import Copy, copy_of

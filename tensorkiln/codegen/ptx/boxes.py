@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from tensorkiln.arith import simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.codegen.host.tensor_maps import (
     MAPPED_TYPES,
     MOST_MAPS,

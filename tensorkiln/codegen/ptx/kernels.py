@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tensorkiln.artifact import Artifact
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.codegen.c_like.c99 import NO_COMMENTS
 from tensorkiln.codegen.c_like.kernels import about
 from tensorkiln.codegen.device_functions import described

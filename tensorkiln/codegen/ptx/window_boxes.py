@@ -13,12 +13,12 @@ compared with where the hardware would go.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from tensorkiln.arith import simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.codegen.host.tensor_maps import SWIZZLE_BYTES, PixelWindows, Size, TensorMap
 from tensorkiln.codegen.llvm.addresses import alignment
 from tensorkiln.codegen.ptx.box_pieces import (

@@ -10,11 +10,11 @@ an array on the stack whose size is computed here, for cores with and without ve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from tensorkiln.artifact import Artifact
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import InternalError
 from tensorkiln.external.cmsis_nn.fixed_point import FixedPointFactor
 from tensorkiln.external.cmsis_nn.layers import ADD_SHIFT, PROBABILITY, CmsisLayer, layer

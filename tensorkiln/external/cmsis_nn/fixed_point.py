@@ -10,8 +10,7 @@ away from zero. (CMSIS-NN compiled with CMSIS_NN_USE_SINGLE_ROUNDING rounds once
 from __future__ import annotations
 
 import math
-
-from tensorkiln.base.dataclass import dataclass
+from dataclasses import dataclass
 
 MIN_SHIFT, MAX_SHIFT = -30, 30
 

@@ -8,11 +8,11 @@ description of a layer than the function.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.external.cmsis_nn.fixed_point import FixedPointFactor
 from tensorkiln.external.cmsis_nn.quantised import (
     Activation,

@@ -6,10 +6,10 @@ Every function raises `NotTaken` with the reason where CMSIS-NN has no function 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.external.match import Definitions
 from tensorkiln.ir.dtype import INT8, INT32
 from tensorkiln.ir.relax import Binding, Call, Constant, RVar, TensorType, Value

@@ -7,9 +7,8 @@ Generated code compares them with the library's own `..._get_buffer_size` functi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from tensorkiln.base.dataclass import dataclass
 
 if TYPE_CHECKING:
     from tensorkiln.external.cmsis_nn.layers import CmsisLayer

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.families.attention.row import ATTENTION, head_sizes, lacks_types
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Binding, Call, TensorType

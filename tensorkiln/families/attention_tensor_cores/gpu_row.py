@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tensorkiln.base.dataclass import dataclass
+from dataclasses import dataclass
+
 from tensorkiln.families.attention.gpu_row import moves_operand
 from tensorkiln.families.attention.row import ATTENTION, head_sizes
 from tensorkiln.families.tensor_cores.gpu_row import PAD

@@ -7,9 +7,9 @@ terms use all of them; the sums of the parts are then added.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.dtype import FLOAT32
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Call, Constant, TensorType

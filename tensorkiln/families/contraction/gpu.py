@@ -29,10 +29,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tensorkiln.arith import simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.families.contraction.costs import LEAST_ROWS
 from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.copies import LEAST, copy_of

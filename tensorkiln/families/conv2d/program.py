@@ -14,10 +14,9 @@ unknown, "strip" of rows, "row" and "column" of pixels, "piece" of a sum, "kerne
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tensorkiln.arith import simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.families.conv2d.row import is_depthwise
 from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, int_value, maximum, minimum

@@ -18,11 +18,11 @@ convolution, which gains as much from reading contiguous pixels.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.families.conv2d.knobs import knobs
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import FLOAT32

@@ -26,10 +26,9 @@ Each sum is added in one order, whatever tile a pixel is in.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tensorkiln.arith import simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.families.conv2d.program import Conv
 from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, int_value

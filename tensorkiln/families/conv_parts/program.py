@@ -26,12 +26,11 @@ pieces, "row" and "column" of a phase's pixels in sums, "total_row" and "total_c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
 from tensorkiln.arith import simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.families.conv_parts.row import Part, dilated_parts, phase_parts
 from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import Expr, IntImm, as_expr, int_value, minimum
@@ -199,8 +198,8 @@ class ConvParts(ChannelBlocks):
 
 
 def _even(count: int, largest: int) -> int:
-    """A size of pieces, at most `largest`: one that divides `count` if it is not much smaller, as the
-    last piece would be code of its own."""
+    """A size of pieces, at most `largest`: one that divides `count` if it is not much smaller, as
+    the last piece would be code of its own."""
     divisor = max(d for d in range(1, largest + 1) if count % d == 0)
     return divisor if 3 * divisor >= 2 * largest else min(largest, count)
 

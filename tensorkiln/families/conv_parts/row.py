@@ -20,9 +20,8 @@ are Winograd's, whose tiles take every d-th pixel (`families/winograd/program.py
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.families.conv2d.row import panel_vectors
 from tensorkiln.families.conv_parts.decomposition import decomposed
 from tensorkiln.ir.dtype import FLOAT32

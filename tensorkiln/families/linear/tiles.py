@@ -20,9 +20,9 @@ are added in one order, whatever rows are beside it. A sum of floats need not be
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tensorkiln.arith import simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.families.linear.program import Linear
 from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.expr import Expr, IntImm, as_expr, int_value

@@ -10,9 +10,9 @@ which are filled for later rounds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from tensorkiln.arith import simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.families.tensor_cores.gpu_row import FACTORS, TF32, WarpTile, stages_of
 from tensorkiln.families.wgmma.gpu_row import WarpgroupTile
 from tensorkiln.ir.buffer import Buffer, buffer

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.element_types import BYTE_TYPES, HALF_TYPES
 from tensorkiln.families.contraction.costs import LEAST_OUTPUTS, LEAST_ROWS, parts_of
 from tensorkiln.families.tensor_cores.decomposition import in_channel_parts, with_channels

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tensorkiln.base.dataclass import dataclass
+from dataclasses import dataclass
+
 from tensorkiln.base.element_types import HALF_TYPES
 from tensorkiln.families.tensor_cores.gpu_row import stages_of
 from tensorkiln.ir.device_instructions import (

@@ -19,9 +19,9 @@ Values are the same if their expressions are equal. The order of a sum depends o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from tensorkiln.arith import simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.expr import (
     REDUCE_BINARY,

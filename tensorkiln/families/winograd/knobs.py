@@ -4,9 +4,9 @@ estimates that make them otherwise.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.kernels.estimates import expected

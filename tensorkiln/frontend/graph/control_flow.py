@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.data_extents import with_shape
 from tensorkiln.frontend.graph.issues import RanksDiffer, malformed, unsupported

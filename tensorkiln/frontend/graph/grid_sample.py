@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.frontend.graph.agreement import common_extent
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.indexing import flat_offset

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.issues import malformed
 from tensorkiln.frontend.graph.values import Val

@@ -9,9 +9,9 @@ batch, H]. The last states of a sequence of length 0 are 0, whatever the initial
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.indexing import counts_within
 from tensorkiln.frontend.graph.issues import malformed

@@ -6,12 +6,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.data_extents import extent_of
 from tensorkiln.frontend.graph.issues import malformed, unsupported

@@ -8,10 +8,10 @@ from shapes alone is evaluated at import (`shape_arithmetic.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import const, int_value
 from tensorkiln.ir.relax import Constant, RVar, TensorType, constant, tensor

@@ -7,11 +7,11 @@ dimensions and one axis that are 4 operators, of which a call runs one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from math import comb
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.control_flow import branches

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.record import JsonRecord, json_key
 from tensorkiln.frontend.onnx.load import load
 from tensorkiln.frontend.onnx.proto import NodeProto, OnnxGraph, OpsetId

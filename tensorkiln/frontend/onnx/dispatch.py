@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import nearest
 from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.graph_values import GraphValue

@@ -4,8 +4,8 @@ tensors (ONNX's sequences), or nothing (an optional that is empty)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.frontend.graph.issues import NodeProblem, unsupported
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx import narrow

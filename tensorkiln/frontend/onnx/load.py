@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.files import names_beside
 from tensorkiln.base.origin import ModelSource, sha256_of

@@ -8,11 +8,11 @@ quantisation convert; operators that only move elements move the bytes; all othe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.element_types import NARROW_TYPES, ElementType
 from tensorkiln.frontend.graph.issues import malformed
 from tensorkiln.ir.relax import TensorType

@@ -9,11 +9,10 @@ threshold is NaN, goes to itself. So a step of a walk is the same for all nodes:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.graph.values import Val

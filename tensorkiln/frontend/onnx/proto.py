@@ -5,11 +5,10 @@ Names, field numbers and types are those of onnx.proto. A field that is absent h
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.frontend.onnx.wire import Field, Schema
 
 NO_INTS = np.zeros(0, np.int64)

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.frontend.onnx.proto import (
     AttributeProto,
     Dim,

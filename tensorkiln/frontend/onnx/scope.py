@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.frontend.onnx.graph_values import GraphValue
 from tensorkiln.frontend.onnx.proto import AttributeProto, NodeProto, TensorProto, TypeProto
 

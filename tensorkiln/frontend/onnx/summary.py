@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.origin import ModelSource, sha256_of
 from tensorkiln.base.record import JsonRecord
 from tensorkiln.frontend.onnx.load import load

@@ -8,11 +8,11 @@ function's attribute `texts` has the list.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.relax import TensorType, constant
 
 if TYPE_CHECKING:

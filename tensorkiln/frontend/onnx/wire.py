@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from tensorkiln.base.dataclass import dataclass
 
 MAX_DEPTH = 100  # as protobuf's own readers: 33 bodies of nodes, one in another
 

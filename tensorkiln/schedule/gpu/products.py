@@ -7,9 +7,9 @@ the same here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tensorkiln.arith import simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.families.contraction.costs import LEAST_OUTPUTS
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Binary, Expr, IntImm, Reduce, Var, int_value

@@ -11,9 +11,9 @@ of them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tensorkiln.arith import simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.device_instructions import WARP_THREADS
 from tensorkiln.ir.dtype import FLOAT32, INT32, DType

@@ -5,10 +5,10 @@ tile reads, and the elements of the output that it writes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from tensorkiln.arith import affine, simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.buffer import Load
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Cast, Expr, Var, const, int_value, logical_and

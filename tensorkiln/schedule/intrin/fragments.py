@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from typing import TypeVar
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.dtype import FLOAT16, DType
 from tensorkiln.ir.expr import Expr
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.device_instructions import THREAD
 from tensorkiln.ir.dtype import FLOAT32

@@ -5,10 +5,10 @@ blocks that they made.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Generic, ParamSpec, TypeVar
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.stmt import Block, For, PrimFunc, Stmt
 from tensorkiln.ir.visit import substmts
 

@@ -6,10 +6,10 @@ import ast
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.schedule.primitives.instruction import Instruction

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tensorkiln.arith.affine_text import FALSE, AffineText, at
 from tensorkiln.arith.integer_sets import Sets
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.schedule.proofs.order import dims, domain, same_cell
 from tensorkiln.schedule.proofs.steps import ProgramStep
 from tensorkiln.schedule.tree.errors import ScheduleError

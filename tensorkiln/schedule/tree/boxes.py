@@ -10,11 +10,10 @@ the end of the buffer if only a guard keeps the accesses inside.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from tensorkiln.arith import Bounds, affine, bound, prove, simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.expr import (
     Binary,

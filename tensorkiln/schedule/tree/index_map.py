@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from tensorkiln.arith import Bounds, bound, prove, simplify
 from tensorkiln.arith.affine_text import AffineText, NotAffine
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.packages import missing_package
 from tensorkiln.ir.expr import Expr, Var, as_expr, binary, const, int_value
 from tensorkiln.ir.text.print_tir import TirPrinter

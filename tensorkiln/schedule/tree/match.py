@@ -9,11 +9,10 @@ commutative operations may be exchanged, and `fma(a, b, c)` matches `a * b + c`.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import combinations
 
 from tensorkiln.arith import Bounds, simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.expr import Binary, Expr, FloatImm, IntImm, Intrin, Unary, Var, binary, int_value
 from tensorkiln.ir.stmt import Block, For, If, Let, Seq, Stmt, Store

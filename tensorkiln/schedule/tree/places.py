@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tensorkiln.arith import Bounds, prove, prove_equal, simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.buffer import SCOPES, Buffer, Load
 from tensorkiln.ir.dtype import BOOL

@@ -12,11 +12,10 @@ such a loop, the block gets an iteration variable for it, as `vi1` above.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from tensorkiln.arith import Bounds, bound, simplify
 from tensorkiln.arith.regions import regions_of
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.expr import Expr, Ramp, Var, const, int_value
 from tensorkiln.ir.stmt import (

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from tensorkiln.arith.affine_text import AffineText, NotAffine
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.copies import is_asynchronous
 from tensorkiln.ir.expr import (

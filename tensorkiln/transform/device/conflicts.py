@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 
 from tensorkiln.arith.affine_text import TRUE, at
 from tensorkiln.arith.integer_sets import GaveUp, Sets
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.copies import is_asynchronous
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.launch import launch_of

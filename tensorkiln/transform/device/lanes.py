@@ -14,8 +14,8 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.expr import Binary, Broadcast, Cast, Expr, IntImm, Ramp, Select, Unary, Var
 from tensorkiln.ir.launch import thread_of
 from tensorkiln.ir.stmt import THREAD_INDICES, Let

@@ -23,10 +23,9 @@ Needs: canonical operators with constant weights; run before `decompose_operator
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tensorkiln import ops
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.families.conv2d.row import is_depthwise
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import FLOAT32, DType

@@ -19,10 +19,9 @@ Needs: canonical operators; run after `partition_externals`, whose calls stay wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tensorkiln import ops
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import Issue, UnsupportedError, UserError, nearest
 from tensorkiln.base.text import listed
 from tensorkiln.ir.attrs import Attrs

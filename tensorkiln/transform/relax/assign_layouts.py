@@ -16,11 +16,10 @@ Needs: `infer_types`, `fold_constants`.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import as_expr, int_value
 from tensorkiln.ir.layout import Layout

@@ -10,11 +10,11 @@ are evaluated symbolically; the elements of a value are described as a function 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from tensorkiln import ops
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, int_value
 from tensorkiln.ir.relax import Bound, Call, Constant, RVar, TensorType, Value
 from tensorkiln.ops.rules import same_extent

@@ -13,9 +13,8 @@ Needs: `CheckIndices`. Run before operators are divided among externals.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.checked_arguments import CHECKED_ARGUMENTS, CheckedArgument, checked_arguments
 from tensorkiln.ir.expr import as_expr, int_value

@@ -14,11 +14,10 @@ Needs: canonical operators; run before operators are divided among devices.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.text import unused
 from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.dtype import INT64, DType

@@ -8,9 +8,8 @@ Needs: run after the passes that match operators, and before `assign_layouts`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, TensorType

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from tensorkiln import ops
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.expr import Binary, Expr, Intrin, Reduce, Unary, Var, int_value
 from tensorkiln.ir.relax import Binding, Call, Function, RVar, TensorType, Tuple
 from tensorkiln.ir.visit import children

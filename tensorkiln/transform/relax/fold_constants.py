@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
 
 from tensorkiln import ops
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.module import IRModule

@@ -18,10 +18,9 @@ apart. A rule must name operators as `select_algorithms` has left them (`winogra
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from tensorkiln import ops
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.text import unused
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import INT16

@@ -8,12 +8,12 @@ q is uint8 and w' is int8. An int8 left operand is shifted to uint8: 128 is adde
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from tensorkiln import ops
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.dtype import INT8, INT32, UINT8
 from tensorkiln.ir.relax import Call, Constant, Value, constant
 from tensorkiln.transform.rewriting.graph import tensor_type

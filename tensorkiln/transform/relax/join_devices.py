@@ -16,9 +16,8 @@ Needs: `lower_groups`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.text import unused
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import Buffer, Load

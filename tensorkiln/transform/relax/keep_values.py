@@ -12,9 +12,8 @@ steps, to a function of a known name, which does nothing unless another is regis
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.text import unused
 from tensorkiln.ir.attrs import Attrs

@@ -17,12 +17,11 @@ two conversions is a table if it is a function of one byte (`byte_tables.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tensorkiln import ops
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Constant, Function, RVar, Value, constant

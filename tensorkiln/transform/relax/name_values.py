@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
     AnyTensorType,

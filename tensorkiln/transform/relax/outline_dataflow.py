@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Var

@@ -9,9 +9,8 @@ putting them back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.text import unused
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule

@@ -10,9 +10,8 @@ last `sizes` parameters are taken from the shapes of these.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Expr, Var

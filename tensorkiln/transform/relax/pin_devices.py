@@ -17,9 +17,8 @@ that make values, whose types name no device.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UnsupportedError, UserError, nearest
 from tensorkiln.base.text import listed
 from tensorkiln.ir.attrs import Attrs

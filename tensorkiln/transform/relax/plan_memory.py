@@ -22,12 +22,11 @@ Needs: `lower_groups`, which records on each kernel the operands that it may ove
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tensorkiln.arith import prove_equal, simplify
 from tensorkiln.arith.ranges import Bounds
 from tensorkiln.arith.simplify import bound
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.conditions import conditions_of

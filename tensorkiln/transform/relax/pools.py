@@ -11,11 +11,10 @@ storages are placed largest first instead.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from tensorkiln.arith import simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.expr import Expr, as_expr
 from tensorkiln.target import MemoryPool
 from tensorkiln.transform.relax.storages import (

@@ -11,11 +11,10 @@ Needs: canonical operators with constant weights; run before `assign_layouts`, w
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.threads import in_threads
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Constant, Function, RVar, TensorType

@@ -11,12 +11,11 @@ is as large as the largest of them turns out to be.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tensorkiln.arith import prove, simplify
 from tensorkiln.arith.ranges import Bounds
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.expr import Expr, as_expr, binary, int_value, maximum
 from tensorkiln.ir.visit import free_vars
 from tensorkiln.kernels.estimates import expected

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
 
 import numpy as np
 
 from tensorkiln import ops
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.ir.attrs import AttrValue
 from tensorkiln.ir.relax import Bound, Call, Constant, RVar, Value

@@ -8,12 +8,12 @@ broadcasts: there the types differ.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tensorkiln import ops
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.debug import RULES, say
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.attrs import AttrValue

@@ -13,9 +13,8 @@ Needs: split_device.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import Issue, UnsupportedError
 from tensorkiln.ir.launch import launch_of
 from tensorkiln.ir.module import IRModule

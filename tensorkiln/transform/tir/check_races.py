@@ -27,9 +27,9 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule

@@ -15,10 +15,9 @@ and quotients of sizes.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tensorkiln.arith import Bounds, bound, simplify
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import INT64, DType

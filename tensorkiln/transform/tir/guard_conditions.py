@@ -16,11 +16,10 @@ their buffers stay as they are, and so do vectors, whose lanes are computed toge
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from tensorkiln.arith import Bounds
 from tensorkiln.arith.simplify import bound
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.dtype import BOOL
 from tensorkiln.ir.expr import Binary, CallExtern, Expr, IntImm, Unary, Var

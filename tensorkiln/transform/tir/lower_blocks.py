@@ -16,10 +16,9 @@ it a pointer. For a source in registers, which have no address, that is an Unsup
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tensorkiln.arith import prove_equal, simplify_stmt
-from tensorkiln.base.dataclass import dataclass
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.dtype import INT64
