@@ -112,6 +112,8 @@ def _epilogue(anchor: Binding, last: TensorType, reader: Binding) -> bool:
 SINGLE_BLOCK, KEY_BLOCK, _BLOCKS = 512, 128, (64, 128, 256, 512)
 # Vectors per row of a register tile: of keys in q k^T, of the head's columns in scores v.
 _VECTORS, _MOST_VECTORS = 2, 4
+# Tiles of rows that take a block of keys in turn where keys and values of a head are large.
+_TILES, _TOGETHER = (1, 4, 8, 16), 8
 # Keys of a tile of values, which are whole vectors.
 TILE_KEYS = TILE_ROWS * 2
 # Rows of a causal tile: all its rows take the keys that its last one sees, so taller ones do more
@@ -147,7 +149,21 @@ def _knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
         knob("vectors", range(1, _MOST_VECTORS + 1), _VECTORS, "vectors per row of a tile"),
         steps_knob((head_sizes(call)[0] or 1), terms),
         _keys_knob(k, target.vector_lanes("float32")),
+        *_tiles_knob(call, target),
     )
+
+
+def _tiles_knob(call: Call, target: Target) -> tuple[Knob, ...]:
+    """How many tiles of rows take a block of keys before the next block: some, if keys and values
+    of a head do not stay in the second-level cache from one tile to the next."""
+    q, k = (a.type for a in call.args[:2])
+    assert isinstance(q, TensorType) and isinstance(k, TensorType)
+    rows, keys, size = int_value(q.shape[2]), int_value(k.shape[2]), head_sizes(call)[0] or 1
+    if rows is None or keys is None or call.attrs.causal:
+        return ()
+    few = 2 * keys * size * q.dtype.bytes <= target.l2_bytes // 2
+    doc = "tiles of rows that take a block of keys in turn"
+    return (knob("tiles", _TILES, 1 if few else _TOGETHER, doc),)
 
 
 ATTENTION = Family(

@@ -2,7 +2,9 @@
 
 A tile of queries goes through the keys block by block. The products q k^T and the weighted sums of
 values keep a few vectors per row of the tile in registers; the softmax between them works row by
-row. The program is in program.py.
+row. Where keys and values of a head are larger than half of the second-level cache, several tiles
+take a block before the next block: 1500 queries and keys of 64 features take 0.81 of the time, 1024
+of 128 0.82, 600 of 64 0.89 (EPYC, Zen 3, one thread). The program is in program.py.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ def _register_tiles(s: Schedule, group: Group, c: Attention) -> None:
     (rows,) = s.loops(role="row")
     before_blocks = (0 if c.single_block else 3) + (c.together > 1)
     for tile in _row_tiles(s, rows, c):
-        _tile(s, tile, before_blocks)
+        for tiles in _tiles_together(s, tile, group.knob("tiles", 1)):
+            _tile(s, tile if tiles is None else s.children(tiles)[0], tiles, before_blocks)
 
 
 def _are_few(s: Schedule, tasks: list[str]) -> bool:
@@ -105,15 +108,34 @@ def _several(s: Schedule, role: str, count: int) -> list[str]:
     return [groups.inner, s.split(tail, 1, (f"{tail}_0", f"o_{tail}"), roles=roles).inner]
 
 
-def _tile(s: Schedule, rows: str, before_blocks: int) -> None:
-    """Keep the sums of a tile of rows in registers over the loops over keys, then over values. So
-    many statements of a row are before the loop over blocks of keys."""
-    blocks = s.fission(rows).parts[before_blocks]
-    inside = s.children(blocks)
+def _tiles_together(s: Schedule, rows: str, count: int) -> list[str | None]:
+    """The loops over tiles, of the loop `rows` each, that take a block of keys in turn: `count`
+    tiles, and those that remain; each in a loop over such groups, which threads share. None for a
+    tile by itself."""
+    tiles = s.parent(rows)
+    if count < 2 or tiles is None or not s.reaches(tiles, count):
+        return [None]
+    groups = s.split(tiles, count, tail="peel")
+    if (tail := groups.tail) is None:
+        return [groups.inner]
+    return [groups.inner, s.split(tail, int_value(s.loop(tail).extent) or 1).inner]
+
+
+def _tile(s: Schedule, rows: str, tiles: str | None, before_blocks: int) -> None:
+    """Keep the sums of a tile of rows in registers over the loops over keys, then over values; each
+    block of keys for all of `tiles` before the next block. So many statements of a row are before
+    the loop over blocks of keys."""
+    parts = s.fission(rows).parts
+    if tiles is not None:
+        parts = s.fission(tiles).parts
+    outer = [parts[before_blocks]]
+    if tiles is not None:
+        outer += s.children(outer[0])
+    inside = s.children(outer[-1])
     if s.role(inside[0]) == "block":
-        s.reorder(inside[0], blocks)
-    for part in s.fission(blocks).parts:
-        outer = s.children(part)[0]
-        if s.role(outer) in ("keys", "columns"):
-            s.reorder(outer, part)
+        s.reorder(inside[0], *outer)
+    for part in s.fission(outer[-1]).parts:
+        inner = s.children(part)[0]
+        if s.role(inner) in ("keys", "columns"):
+            s.reorder(inner, part)
             sink(s, part)

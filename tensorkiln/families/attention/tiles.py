@@ -48,7 +48,7 @@ def tiled_program(c: Attention) -> PrimFunc:
 
     def tiles(b: Expr, h: Expr, start: int, count: Expr, height: int) -> Stmt:
         def tile(i: Expr) -> Stmt:
-            return _Tile(c, b, h, simplify(i * c.tile_rows + start), height).stmt()
+            return _QueryTile(c, b, h, simplify(i * c.tile_rows + start), height).stmt()
 
         return loop("tile", count, tile, "row", keep=True)
 
@@ -65,7 +65,7 @@ def tiled_program(c: Attention) -> PrimFunc:
     return PrimFunc(c.group.name, c.group.params, body)
 
 
-class _Tile:
+class _QueryTile:
     """The statements for a tile of `height` queries from `first` on of head `h`."""
 
     def __init__(self, c: Attention, b: Expr, h: Expr, first: Expr, height: int):

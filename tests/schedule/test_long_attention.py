@@ -1,0 +1,56 @@
+"""Attention whose keys and values do not stay in the second-level cache, on every level of x86-64:
+several tiles of queries take a block of keys before the next block."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tensorkiln as tk
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Tuple, tensor
+from tensorkiln.ops.builder import GraphBuilder
+from tensorkiln.ops.evaluate import evaluate
+from tests.codegen.kernels import LEVELS
+from tests.rotation import NATIVE, rows_in_turn
+
+# (heads, queries, keys, features, whether scores have a mask): queries fill less than the tiles of a
+# group, as many, one more, several groups; heads are fewer than tasks for threads, and enough.
+CASES = (
+    (1, 5, 4200, 16, False),
+    (2, 48, 1100, 64, False),
+    (1, 49, 1030, 64, True),
+    (9, 113, 1025, 64, False),
+    (1, 200, 2100, 32, True),
+)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_tiles_that_take_keys_in_turn(level: str) -> None:
+    cases = CASES if level == NATIVE else rows_in_turn(CASES, str, lambda _: "")
+    rng, g, inputs, outs = np.random.default_rng(4), GraphBuilder(), {}, []
+    for k, (heads, queries, keys, size, masked) in enumerate(cases):
+        shapes = {"q": (heads, queries, size), "k": (heads, keys, size), "v": (heads, keys, size)}
+        if masked:
+            shapes["m"] = (1, queries, keys)
+        operands = []
+        for name, shape in shapes.items():
+            values = rng.standard_normal((1, *shape)).astype("f4")
+            inputs[f"{name}{k}"] = (
+                np.where(values > 1.0, -np.inf, values) if name == "m" else values
+            )
+            operands.append(g.param(f"{name}{k}", tensor((1, *shape), "float32")))
+        outs.append(g.emit("attention", *operands, scale=size**-0.5))
+    mod = IRModule((g.finish(Tuple(tuple(outs))),))
+    exe = tk.compile(mod, LEVELS[level])
+    assert sum(p.kernel_class == "attention_fused" for p in exe.placement()) == len(cases)
+    lib = exe.jit()
+    results = []
+    for threads in (1, 2):
+        lib.set_num_threads(threads)
+        results.append(
+            [y.numpy() for y in tk.runtime.Executor(lib, tk.cpu())["main"](*inputs.values())]
+        )
+    for k, want in enumerate(evaluate(mod, inputs, dtype="float64")):
+        np.testing.assert_allclose(results[0][k], want, rtol=1e-4, atol=1e-5, err_msg=f"case {k}")
+        np.testing.assert_array_equal(results[0][k], results[1][k])
