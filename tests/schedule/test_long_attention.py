@@ -14,8 +14,8 @@ from tensorkiln.ops.evaluate import evaluate
 from tests.codegen.kernels import LEVELS
 from tests.rotation import NATIVE, rows_in_turn
 
-# (heads, queries, keys, features, whether scores have a mask): queries fill less than the tiles of a
-# group, as many, one more, several groups; heads are fewer than tasks for threads, and enough.
+# (heads, queries, keys, features, whether scores have a mask): queries fill less than a group of
+# tiles, one, a little more, several; heads are fewer than tasks for threads, and enough.
 CASES = (
     (1, 5, 4200, 16, False),
     (2, 48, 1100, 64, False),

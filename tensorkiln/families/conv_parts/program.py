@@ -212,13 +212,13 @@ def conv_parts_program(c: ConvParts) -> PrimFunc:
         return seq(c.border(n, p), *(_of_panel(c, n, p, x) for x in c.sets))
 
     def group(n: Expr, q: Expr) -> Stmt:
-        return _Group(c, n, q).stmt()
+        return _PanelGroup(c, n, q).stmt()
 
     images, groups = c.ot.shape[0], -(-c.panels // max(1, c.group_panels))
     if not c.group_panels:
         loops = nest(["n", "panel"], [images, c.panels], panel, ["batch", "panel"], keep=True)
     elif c.images > 1:
-        loops = loop("group", groups, lambda q: _Group(c, None, q).stmt(), "group", keep=True)
+        loops = loop("group", groups, lambda q: _PanelGroup(c, None, q).stmt(), "group", keep=True)
     else:
         loops = nest(["n", "group"], [images, groups], group, ["batch", "group"], keep=True)
     return PrimFunc(c.group.name, c.group.params, loops, inplace=inplace_params(c.group))
@@ -243,7 +243,7 @@ def _phases(rows: Part, columns: Part, body: Callable[[Expr, Expr], Stmt]) -> St
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _PanelGroup:
     """A group of panels of channels, of image `n`, or of all images (None)."""
 
     c: ConvParts
