@@ -95,7 +95,8 @@ _FETCHED, _LINE, _LINES = (0, NEXT_PANEL, 4 << 10, 16 << 10, 32 << 10), 64, 64
 # Products that are summed in one register before they join the total (`schedule/accumulate.py`): a
 # 3x3 filter over 16 channels; and other numbers, with which errors grow at most twice as fast.
 SUM_TERMS, _SUM_TERMS = 144, (72, 144, 288, 576)
-# Bytes on the stack that totals of pixels take at most, whatever the caches.
+# Bytes on the stack that totals of a schedule's choice take at most, whatever the caches; a kernel
+# may have twice as many (`codegen/stack.py`).
 MOST_ON_STACK = 512 << 10
 
 

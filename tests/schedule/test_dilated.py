@@ -9,15 +9,20 @@ from hypothesis import strategies as st
 
 import tensorkiln as tk
 from tensorkiln import ops
+from tensorkiln.codegen.stack import local_bytes
 from tensorkiln.families.conv_parts.row import halo_of, phase_parts, window_parts
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Tuple, constant, tensor
+from tensorkiln.kernels.knobs import MOST_ON_STACK
 from tensorkiln.ops.builder import GraphBuilder
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.ops.transposed import Phases
 from tensorkiln.ops.window import Window
+from tensorkiln.schedule.choose import schedule_group
+from tensorkiln.target import Target
 from tests.codegen.kernels import LEVELS
 from tests.rotation import NATIVE, rows_in_turn
+from tests.schedule.groups import groups_of
 
 # (channels, filters, image, kernel, strides, dilation, padding)
 CASES = (
@@ -129,6 +134,19 @@ def test_only_taps_inside_are_summed(level: str) -> None:
     ys = [ys] if len(cases) == 1 else ys
     for k, want in enumerate(evaluate(mod, inputs, dtype="float64")):
         np.testing.assert_allclose(ys[k].numpy(), want, rtol=1e-4, atol=3e-5, err_msg=f"case {k}")
+
+
+@pytest.mark.parametrize("mcpu", ["x86-64-v3", "znver5", "sapphirerapids"])
+@pytest.mark.parametrize(("size", "dilation"), [(33, 12), (65, 30), (100, 40), (160, 60)])
+def test_totals_of_all_parts_fit_the_stack(mcpu: str, size: int, dilation: int) -> None:
+    g, target = GraphBuilder(), Target({"kind": "llvm", "mcpu": mcpu})
+    x = g.param("x", tensor((1, 128, size, size), "float32"))
+    attrs = {"dilation": (dilation,) * 2, "padding": (dilation,) * 4}
+    mod = IRModule((g.finish(g.emit("conv2d", x, _constant(256, 128, 3, 3), **attrs)),))
+    (group,) = [x for x in groups_of(mod, target) if x.anchor is not None]
+    kernel = schedule_group(group, target)
+    assert kernel.op_class == "conv2d_dilated"
+    assert local_bytes(kernel) <= MOST_ON_STACK + (64 << 10)  # and tiles of what is not in pieces
 
 
 @pytest.mark.parametrize(("winograd", "expected"), [(0, "conv2d_direct"), (4, "conv2d_winograd")])

@@ -7,12 +7,17 @@ import numpy as np
 import pytest
 
 import tensorkiln as tk
+from tensorkiln.codegen.stack import local_bytes
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Tuple, tensor
+from tensorkiln.kernels.knobs import MOST_ON_STACK
 from tensorkiln.ops.builder import GraphBuilder
 from tensorkiln.ops.evaluate import evaluate
+from tensorkiln.schedule.choose import schedule_group
+from tensorkiln.target import Target
 from tests.codegen.kernels import LEVELS
 from tests.rotation import NATIVE, rows_in_turn
+from tests.schedule.groups import groups_of
 
 # (heads, queries, keys, features, whether scores have a mask): queries fill less than a group of
 # tiles, one, a little more, several; heads are fewer than tasks for threads, and enough.
@@ -53,3 +58,14 @@ def test_tiles_that_take_keys_in_turn(level: str) -> None:
     for k, want in enumerate(evaluate(mod, inputs, dtype="float64")):
         np.testing.assert_allclose(results[0][k], want, rtol=1e-4, atol=1e-5, err_msg=f"case {k}")
         np.testing.assert_array_equal(results[0][k], results[1][k])
+
+
+@pytest.mark.parametrize("mcpu", ["x86-64-v2", "x86-64-v3", "znver5"])
+@pytest.mark.parametrize("size", [64, 256, 1024, 4096])
+def test_sums_of_tiles_fit_the_stack(mcpu: str, size: int) -> None:
+    g, target = GraphBuilder(), Target({"kind": "llvm", "mcpu": mcpu})
+    operands = [g.param(x, tensor((1, 2, 700, size), "float32")) for x in "qkv"]
+    mod = IRModule((g.finish(g.emit("attention", *operands, scale=size**-0.5)),))
+    (group,) = [x for x in groups_of(mod, target) if x.anchor is not None]
+    kernel = schedule_group(group, target)
+    assert kernel.op_class == "attention_fused" and local_bytes(kernel) <= MOST_ON_STACK

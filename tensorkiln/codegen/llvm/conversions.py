@@ -12,7 +12,7 @@ from tensorkiln.target import Target
 
 def _cast(w: KernelWriter, e: Cast) -> str:
     rounded = isinstance(e.a, Unary) and e.a.op == "round" and e.a.dtype.element == FLOAT32
-    if isinstance(e.a, Unary) and rounded and _converts_whole(w.target, e.a.dtype, e.dtype):
+    if isinstance(e.a, Unary) and rounded and _converts_by_int32(w.target, e.a.dtype, e.dtype):
         return _to_bytes(w, w.value(e.a.a), e.a.dtype, e.dtype, rounds=True)
     return convert(w, w.value(e.a), e.a.dtype, e.dtype)
 
@@ -49,7 +49,7 @@ def convert(w: KernelWriter, x: str, src: DType, dst: DType) -> str:
 def _to_bytes(w: KernelWriter, x: str, src: DType, dst: DType, rounds: bool = False) -> str:
     """Cast a vector of float32 to integers of 8 or 16 bits, saturating, NaN to 0. LLVM's own
     conversion would be done lane by lane. `rounds`: to the nearest integer, of two the even one,
-    where `_converts_whole`."""
+    where `_converts_by_int32`."""
     low = 0 if dst.is_unsigned else -(1 << dst.bits - 1)
     high = low + (1 << dst.bits) - 1
     t, wide = llvm_type(src), DType("int32", src.lanes)
@@ -58,19 +58,19 @@ def _to_bytes(w: KernelWriter, x: str, src: DType, dst: DType, rounds: bool = Fa
         x = w.line(f"select <{src.lanes} x i1> {w.line(real)}, {t} {x}, {t} {zero}")
     # Instructions that narrow saturate too. What is not an int32, a NaN as well, becomes -2**31:
     # too large as an unsigned number, too small as a signed one.
-    whole = _converts_whole(w.target, src, dst)
-    unsigned = whole and src.lanes == 16
-    edges = {"ogt": low} if unsigned else {"olt": high} if whole else {"ogt": low, "olt": high}
+    by_int32 = _converts_by_int32(w.target, src, dst)
+    unsigned = by_int32 and src.lanes == 16
+    edges = {"ogt": low} if unsigned else {"olt": high} if by_int32 else {"ogt": low, "olt": high}
     for compare, edge in edges.items():
         limit = splat(float_literal(float(edge), src), src)
         # For unsigned types: a NaN is not greater than 0, so it becomes 0.
-        test = "ule" if whole and not unsigned else compare
+        test = "ule" if by_int32 and not unsigned else compare
         inside = w.line(f"fcmp {test} {t} {x}, {limit}")
         x = w.line(f"select <{src.lanes} x i1> {inside}, {t} {x}, {t} {limit}")
     if unsigned:
-        number = w.call("umin", wide, [_whole(w, x, 16, rounds), splat(str(high), wide)])
-    elif whole:
-        return _packed(w, _whole(w, x, src.lanes, rounds), src.lanes, dst.is_unsigned)
+        number = w.call("umin", wide, [_to_int32(w, x, 16, rounds), splat(str(high), wide)])
+    elif by_int32:
+        return _packed(w, _to_int32(w, x, src.lanes, rounds), src.lanes, dst.is_unsigned)
     else:
         number = w.line(f"fptosi {t} {x} to {llvm_type(wide)}")
     return w.line(f"trunc {llvm_type(wide)} {number} to {llvm_type(dst)}")
@@ -78,24 +78,26 @@ def _to_bytes(w: KernelWriter, x: str, src: DType, dst: DType, rounds: bool = Fa
 
 # Lanes -> the feature, and the intrinsics that convert float32 to int32: by cutting off, and by
 # rounding. What is no int32 becomes -2**31, where LLVM's own conversion is undefined.
-_WHOLE = {
+_INT32_CONVERSIONS = {
     4: ("sse2", "llvm.x86.sse2.cvttps2dq", "llvm.x86.sse2.cvtps2dq"),
     8: ("avx2", "llvm.x86.avx.cvtt.ps2dq.256", "llvm.x86.avx.cvt.ps2dq.256"),
     16: ("avx512bw", "llvm.x86.avx512.mask.cvttps2dq.512", "llvm.x86.avx512.mask.cvtps2dq.512"),
 }
 
 
-def _converts_whole(target: Target, src: DType, dst: DType) -> bool:
+def _converts_by_int32(target: Target, src: DType, dst: DType) -> bool:
     """Whether an x86-64 CPU has instructions for a cast of a vector of float32 to int32 and on to
     `dst`, which saturate."""
     narrows = dst.is_unsigned and dst.bits < 32 if src.lanes == 16 else dst.row.is_byte
-    has_lanes = src.element == FLOAT32 and src.lanes in _WHOLE and target.arch == "x86_64"
-    return has_lanes and narrows and target.has(_WHOLE[src.lanes][0])
+    has_lanes = (
+        src.element == FLOAT32 and src.lanes in _INT32_CONVERSIONS and target.arch == "x86_64"
+    )
+    return has_lanes and narrows and target.has(_INT32_CONVERSIONS[src.lanes][0])
 
 
-def _whole(w: KernelWriter, x: str, lanes: int, rounds: bool) -> str:
+def _to_int32(w: KernelWriter, x: str, lanes: int, rounds: bool) -> str:
     """A vector of float32 as int32, cut off or, if `rounds`, rounded."""
-    name, f, i = _WHOLE[lanes][1 + rounds], f"<{lanes} x float>", f"<{lanes} x i32>"
+    name, f, i = _INT32_CONVERSIONS[lanes][1 + rounds], f"<{lanes} x float>", f"<{lanes} x i32>"
     if lanes < 16:
         w.declares.add(f"declare {i} @{name}({f})")
         return w.line(f"call {i} @{name}({f} {x})")

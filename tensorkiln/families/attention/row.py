@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from tensorkiln.families.attention.decomposition import decomposed
 from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.dtype import FLOAT32
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, TensorType
@@ -18,7 +19,7 @@ from tensorkiln.ir.tiles import TILE_ROWS
 from tensorkiln.kernels.family import Family, Layouts
 from tensorkiln.kernels.fusion import computes_nothing
 from tensorkiln.kernels.halves import of_halves
-from tensorkiln.kernels.knobs import TERMS, Knob, heights, knob, steps_knob
+from tensorkiln.kernels.knobs import MOST_ON_STACK, TERMS, Knob, heights, knob, steps_knob
 from tensorkiln.kernels.layouts import is_float32, takes_pairs, takes_tiles
 from tensorkiln.target import Target
 from tensorkiln.target.registers import highest, max_rows
@@ -149,21 +150,24 @@ def _knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
         knob("vectors", range(1, _MOST_VECTORS + 1), _VECTORS, "vectors per row of a tile"),
         steps_knob((head_sizes(call)[0] or 1), terms),
         _keys_knob(k, target.vector_lanes("float32")),
-        *_tiles_knob(call, target),
+        *_tiles_knob(call, target, tall),
     )
 
 
-def _tiles_knob(call: Call, target: Target) -> tuple[Knob, ...]:
-    """How many tiles of rows take a block of keys before the next block: some, if keys and values
-    of a head do not stay in the second-level cache from one tile to the next."""
+def _tiles_knob(call: Call, target: Target, height: int) -> tuple[Knob, ...]:
+    """How many tiles, of `height` rows, take a block of keys before the next block: some, if keys
+    and values of a head do not stay in the second-level cache from one tile to the next, and the
+    stack has room for the rows' sums."""
     q, k = (a.type for a in call.args[:2])
     assert isinstance(q, TensorType) and isinstance(k, TensorType)
     rows, keys, size = int_value(q.shape[2]), int_value(k.shape[2]), head_sizes(call)[0] or 1
     if rows is None or keys is None or call.attrs.causal:
         return ()
-    few = 2 * keys * size * q.dtype.bytes <= target.l2_bytes // 2
+    sums = height * size * FLOAT32.bytes
+    counts = [n for n in _TILES if n == 1 or n * sums <= MOST_ON_STACK // 2]
+    large = 2 * keys * size * q.dtype.bytes > target.l2_bytes // 2
     doc = "tiles of rows that take a block of keys in turn"
-    return (knob("tiles", _TILES, 1 if few else _TOGETHER, doc),)
+    return (knob("tiles", counts, _TOGETHER if large and _TOGETHER in counts else 1, doc),)
 
 
 ATTENTION = Family(

@@ -101,10 +101,9 @@ class ConvParts(ChannelBlocks):
         self.batch = int_value(self.ot.shape[0]) or 0  # 0: unknown
         self.tasks = self.panels * max(self.batch, 1)
         self.sets = self._sets()
-        totals = max(x.pixels * self.panel_bytes for x in self.sets)
-        in_pieces = any(x.granules for x in self.sets)
-        self.group_panels = self._group_size(totals) if in_pieces else 0
-        self.images = self._images(totals) if in_pieces else 1
+        in_pieces = [x for x in self.sets if x.granules]
+        self.group_panels = self._group_size(in_pieces) if in_pieces else 0
+        self.images = self._images(in_pieces) if in_pieces else 1
         # Multiply-adds of one image; eight count as one scalar operation.
         taps = max(terms[0] * terms[1], FETCH)
         self.work = self.channels * self.granules * self.step * taps // 8
@@ -155,46 +154,57 @@ class ConvParts(ChannelBlocks):
         return True
 
     def _sets(self) -> list[PartSet]:
-        """All parts together if their totals stay in the cache, else each by itself."""
+        """All parts together if their totals stay in the cache, else each by itself, in pieces as
+        long as there is room for the totals on the stack."""
         parts = self.parts()
         whole = self._in_pieces(parts)
-        return [whole] if whole.granules else [self._in_pieces([part]) for part in parts]
+        if whole.granules:
+            return [whole]
+        sets: list[PartSet] = []
+        for part in parts:
+            x = self._in_pieces([part])
+            in_pieces = [y for y in (*sets, x) if y.granules]
+            sets.append(x if self._have_room(in_pieces) else replace(x, granules=0))
+        return sets
 
     def _in_pieces(self, parts: Sequence[tuple[str, Part, Part]]) -> PartSet:
         """Parts, in pieces if these are worth it: if the image does not stay in the second-level
         cache from one panel to the next, or, where few registers make small tiles, a panel's
         weights in the first-level cache from one tile to the next; but the totals do."""
         target, single = self.group.target, PartSet(tuple(parts), 0)
-        totals = single.pixels * self.panel_bytes
         terms = self.granules * self.step * single.taps
         large = self.image_bytes > target.l2_bytes // 2
         if has_few_registers(target):
             large = large or terms * self.panel_bytes > target.l1d_bytes // 2
-        fits = totals <= self._totals_limit and self.tasks >= FEW_TASKS
+        fits = self._have_room([single]) and self.tasks >= FEW_TASKS
         if not (large and fits and terms > SUM_TERMS):
             return single
         # A piece of the image and the totals fill half of the cache.
-        space = target.l2_bytes // 2 - totals * self._group_size(totals)
+        totals = single.pixels * self.panel_bytes * self._group_size([single])
+        space = target.l2_bytes // 2 - totals
         largest = min(
             SUM_TERMS // (self.step * single.taps), space * self.granules // self.image_bytes
         )
         return replace(single, granules=_even(self.granules, max(1, largest)))
 
-    def _group_size(self, totals: int) -> int:
-        """The panels of a group, each with totals of so many bytes."""
+    def _group_size(self, sets: Sequence[PartSet]) -> int:
+        """The panels of a group, whose parts are computed in pieces."""
         enough = self.tasks >= _GROUP * FEW_TASKS and self.panels >= _GROUP
-        return _GROUP if enough and totals * _GROUP <= self._totals_limit else 1
+        return _GROUP if enough and self._have_room(sets, _GROUP) else 1
 
-    def _images(self, totals: int) -> int:
+    def _images(self, sets: Sequence[PartSet]) -> int:
         """The images of a batch that read each piece of the weights in turn: all of them, or 1."""
-        shared = self.panels >= FEW_TASKS * self.group_panels
-        fits = 0 < totals * self.group_panels * self.batch <= self._totals_limit
+        shared = self.panels >= FEW_TASKS * self.group_panels and self.batch > 0
+        fits = self._have_room(sets, self.group_panels * self.batch)
         return self.batch if shared and fits else 1
 
-    @property
-    def _totals_limit(self) -> int:
-        """The bytes that totals of pixels take at most."""
-        return min(self.group.target.l2_bytes // 4, MOST_ON_STACK)
+    def _have_room(self, sets: Sequence[PartSet], copies: int = 1) -> bool:
+        """Whether the totals of parts, for so many panels and images, have room: those of each set
+        in a quarter of the second-level cache, and all together on the stack, whose frame has space
+        for each of them."""
+        sizes = [x.pixels * self.panel_bytes * copies for x in sets]
+        cached = max(sizes, default=0) <= self.group.target.l2_bytes // 4
+        return cached and sum(sizes) <= MOST_ON_STACK
 
 
 def _even(count: int, largest: int) -> int:

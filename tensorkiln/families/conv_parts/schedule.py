@@ -38,7 +38,7 @@ def _fetch(s: Schedule, c: ConvParts) -> None:
     """Prefetch what comes next of the weights and of the image, where it lies in one piece."""
     sets = [x for x in c.sets if x.granules and c.granules >= 2 * x.granules]
     for x, piece in zip(sets, s.loops(role="piece"), strict=True):
-        panels = [x for x in s.children(piece) if s.role(x) == "panel"]
+        panels = [loop for loop in s.children(piece) if s.role(loop) == "panel"]
         if c.reads_all_weights(x):
             s.prefetch_next(panels[0] if panels else piece, c.w.name)
         if c.images == 1 and c.reads_whole_image(x):
