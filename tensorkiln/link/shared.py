@@ -19,7 +19,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
 
 from tensorkiln.artifact.artifact import (
     Content,
@@ -37,6 +36,7 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_path, folder_beside, made_folder, plain_path
 from tensorkiln.base.folders import write_files
 from tensorkiln.base.plugin import plugin
+from tensorkiln.base.threads import beside
 from tensorkiln.base.tools import ToolFailure
 from tensorkiln.link.audit import audit_symbols, audit_weights
 from tensorkiln.link.isolate import isolate
@@ -450,14 +450,12 @@ def runtime_ahead(triple: str) -> Iterator[None]:
         with suppress(Exception), TemporaryDirectory(prefix="kiln-runtime-") as folder:
             _runtime_object(choose_toolchain(triple), Path(folder), devices=(), defines=())
 
-    thread = Thread(target=run)
-    if user_cache() is not None:
-        thread.start()
+    result = beside(run) if user_cache() is not None else None
     try:
         yield
     finally:
-        if thread.is_alive():
-            thread.join()
+        if result is not None:
+            result()
 
 
 def _runtime_object(

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from tensorkiln.frontend.onnx import from_onnx
+from tensorkiln.pipeline import compile as compile_module
+from tensorkiln.runtime import Executor
 from tests.frontend.onnx_models import agree, node_model, ours
 
 R = np.random.default_rng(11)
@@ -45,6 +48,16 @@ TIES = np.arange(-300, 300, dtype=np.float32) / 2
 # (operator, operands, opset, positions of initializers, attributes)
 Case = tuple[str, list[Any], int, tuple[int, ...], dict[str, Any]]
 CONV = ((1, 1), (0, 1)), ((2, 1), (1, 1))
+# Channels by themselves, beside a border that is the least or the greatest number.
+DEPTHWISE: list[Case] = [
+    ("QLinearConv", [q(a, 2, 24, 9, 11), s(0.02), s(zero, a), weights("int8", 24, 1, *k),
+                     scales(24), np.zeros(24, "int8"), s(1.5), s(30, a)], 10,
+     (1, 2, 3, 4, 5, 6, 7), {"pads": pads, "strides": (stride, stride), "group": 24})
+    for a in BYTES
+    for zero in (np.iinfo(a).min, np.iinfo(a).max)
+    for k, pads in (((3, 3), (1, 1, 1, 1)), ((3, 3), (0, 2, 1, 0)), ((5, 5), (2, 2, 2, 2)))
+    for stride in (1, 2)
+]  # fmt: skip
 CASES: list[Case] = [
     *(("QuantizeLinear", [TIES, s(1.0), s(zero, d)], 13, (1, 2), {})
       for d in BYTES for zero in (0, 5)),
@@ -87,6 +100,7 @@ CASES: list[Case] = [
       for zero in (0, 20)
       for c, groups, k in ((16, 1, (3, 3)), (24, 24, (3, 3)), (8, 2, (1, 1)), (3, 1, (5, 3)))
       for bias in ((), (q("int32", 24) // 4096,))),
+    *DEPTHWISE,
 ]  # fmt: skip
 
 
@@ -117,3 +131,14 @@ def test_what_is_far_out_saturates(dtype: str) -> None:
         rtol=0,
         atol=0,
     )
+
+
+@pytest.mark.parametrize("case", DEPTHWISE, ids=[str(n) for n in range(len(DEPTHWISE))])
+def test_compiled_channels_by_themselves(case: Case) -> None:
+    op, operands, opset, fixed, attrs = case
+    model_proto, feeds = node_model(op, operands, opset=opset, fixed=fixed, **attrs)
+    module = from_onnx(model_proto)
+    exe = compile_module(module)
+    assert "conv2d_depthwise" in {k.kernel_class for k in exe.placement()}
+    y = Executor(exe.jit())["main"](*feeds.values())
+    np.testing.assert_array_equal(y.numpy(), ours(module, feeds)[0])
