@@ -9,7 +9,6 @@ and SIGHUP, 141 the reader of standard output has closed it (SIGPIPE).
 from __future__ import annotations
 
 import importlib
-import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -19,8 +18,9 @@ from tensorkiln.base.cache import untold_refusal
 from tensorkiln.base.config import read_config, unknown_variables
 from tensorkiln.base.errors import InternalError, TensorkilnError, UnsupportedError, UserError
 from tensorkiln.base.frames import with_frame_room
-from tensorkiln.base.interrupts import HeldInterrupts, Terminated, terminations
+from tensorkiln.base.interrupts import HeldInterrupts, terminations
 from tensorkiln.base.version import VERSION
+from tensorkiln.cli import report_interrupt
 from tensorkiln.cli.options import Parser, TargetsAsked, WrongUsage
 from tensorkiln.cli.screen import (
     ReaderGone,
@@ -31,8 +31,7 @@ from tensorkiln.cli.screen import (
 )
 from tensorkiln.cli.stdin import standard_input
 
-WRONG, UNSUPPORTED, BUG, INTERRUPTED, CUT = 2, 3, 4, 130, 141
-SIGNALLED = 128
+WRONG, UNSUPPORTED, BUG, CUT = 2, 3, 4, 141
 
 # Name on the command line -> what it does. The module of that name implements it; it is imported
 # only if the command is called, so that `kiln --help` and completions take no time.
@@ -91,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             finally:
                 sys.stdout.flush()
         except KeyboardInterrupt as interrupt:  # while the answer is written
-            return _interrupted(interrupt)
+            return report_interrupt(interrupt)
         except ReaderGone as reader_gone:
             (error,) = reader_gone.args
             if isinstance(error, BrokenPipeError):
@@ -99,16 +98,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             reason = error.strerror or str(error)
             print_error(f"kiln: error: cannot write to standard output: {reason}", screen.choice)
             return WRONG
-
-
-def _interrupted(interrupt: KeyboardInterrupt) -> int:
-    """Say so, and return the exit code, as shells count: 128 and the signal."""
-    if not isinstance(interrupt, Terminated):
-        print("kiln: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    number = interrupt.args[0]
-    print(f"kiln: ended by {signal.Signals(number).name}", file=sys.stderr)
-    return SIGNALLED + int(number)
 
 
 def _command(words: Sequence[str]) -> str:
@@ -135,7 +124,7 @@ def _run(words: Sequence[str], screen: Screen) -> int:
         screen.write_document()
         raise
     except KeyboardInterrupt as interrupt:
-        code = _interrupted(interrupt)
+        code = report_interrupt(interrupt)
         screen.fail(UserError("interrupted", code="interrupted"))
     except Exception as error:
         code = _report(error, screen)

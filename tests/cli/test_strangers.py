@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from json import loads
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from examples.make_mlp import make_mlp
-from tensorkiln.cli import main
+from tensorkiln.base.interrupts import Terminated
+from tensorkiln.cli import entry, main
 from tensorkiln.cli.entry import COMMANDS
 from tests.cli.test_options import arguments, kind_of
 from tests.fork_server import fork_server
@@ -491,6 +493,26 @@ def test_every_command_can_be_interrupted(
         assert err.splitlines()[-1].endswith("kiln: interrupted")
         if "--json" in argv and out.endswith("}\n"):  # else it came while this was written
             assert loads(out)["error"]["code"] == "interrupted"
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), Terminated(signal.SIGTERM)])
+def test_an_interrupt_at_any_line_of_the_entry_is_reported(interrupt: KeyboardInterrupt) -> None:
+    """Where `entry.main` has handlers, and at its first and last lines, where it has none."""
+
+    def trace(frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        nonlocal lines
+        lines += event == "line"
+        if lines == len(codes) and event == "line":
+            raise interrupt
+        return trace if frame.f_code.co_filename == entry.__file__ else None
+
+    before, codes, lines = sys.gettrace(), [0], 0
+    while lines + 1 >= len(codes):
+        lines = 0
+        sys.settrace(trace)
+        codes.append(main(["targets", "--json"]))
+        sys.settrace(before)
+    assert set(codes[1:-1]) == {128 + next(iter(interrupt.args), 2)} and len(codes) > 15
 
 
 # Another process ends this one while a tool runs, which is when there are temporary files.
