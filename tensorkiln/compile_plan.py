@@ -57,7 +57,7 @@ class CompilePlan:
         that is the whole target, whose kind may have a code generator."""
         devices = devices_of(self.target)
         whole = not devices or hooks_of(self.target).tir_codegen is not None
-        device_targets = {key: with_host(d) for key, d in devices.items() if runs_kernels(d)}
+        device_targets = {k: with_host(d, self.cpu) for k, d in devices.items() if runs_kernels(d)}
         return {"": self.target if whole else self.cpu, **device_targets}
 
     @property

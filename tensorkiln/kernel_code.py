@@ -25,7 +25,7 @@ from tensorkiln.ir.module import AnyKernel, IRModule
 from tensorkiln.ir.stmt import CallKernel, PrimFunc
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.kernel_cache import KernelCache
-from tensorkiln.target import Target, cpu_target, hooks_of
+from tensorkiln.target import Target, cpu_target, hooks_of, required_features
 from tensorkiln.target.capability import archs_of
 from tensorkiln.target.kinds import KINDS
 
@@ -106,7 +106,7 @@ def _required_features(kernels: Sequence[AnyKernel], target: Target) -> set[str]
         return set()
     if cpu.kind == "llvm" and hooks_of(target).tir_codegen is None:
         return {x for f in kernels for x in cpu.required(features_of(f, cpu))}
-    return set(cpu.required_features)
+    return set(required_features(target))
 
 
 def _key(f: AnyKernel, targets: Mapping[str, Target]) -> str:

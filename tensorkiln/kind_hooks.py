@@ -15,7 +15,7 @@ from tensorkiln.external.argument import Externals, named_externals
 from tensorkiln.link.shared import Fcompile
 from tensorkiln.passes import Pass, Pipeline, resolve
 from tensorkiln.passes.of_device import OfDevice, OfOthers
-from tensorkiln.target import Target, devices_of, hooks_of, runs_kernels, with_host
+from tensorkiln.target import Target, cpu_target, devices_of, hooks_of, runs_kernels, with_host
 from tensorkiln.transform.relax.assign_devices import AssignDevices
 from tensorkiln.transform.relax.partial_graph_aot import partial_graph_aot
 from tensorkiln.transform.relax.pass_sizes import pass_sizes
@@ -53,8 +53,7 @@ def hook(target: Target, name: str, expected: Any, *arguments: object) -> Any:
 def _hooked(target: Target, name: str) -> dict[str, Target]:
     """The devices of a composite whose kinds define a hook, each with the composite's host."""
     devices = {k: d for k, d in devices_of(target).items() if getattr(hooks_of(d), name)}
-    host = target.host.to_json() if target.host is not None else None
-    return {key: with_host(d.replace(host=host)) for key, d in devices.items()}
+    return {key: with_host(d, cpu_target(target)) for key, d in devices.items()}
 
 
 def all_externals(target: Target, externals: Externals = ()) -> tuple[External, ...]:

@@ -22,7 +22,7 @@ from tensorkiln.external import (
 from tensorkiln.ir.module import IRModule
 from tensorkiln.kernel_code import kernel_code
 from tensorkiln.passes import PassRunner
-from tensorkiln.target import accelerators, becomes_c, schedule_target
+from tensorkiln.target import accelerators, becomes_c, required_features, schedule_target
 from tensorkiln.transform.relax.device_keys import with_device_keys
 from tensorkiln.transform.tir.guard_conditions import guard_conditions
 
@@ -81,8 +81,11 @@ def library_parts(
     settled_dependencies(declared, policy)  # what is refused is not compiled first
     progress.phase("compile kernels", len(mod.kernels))
     kernels = kernel_code(mod, plan.kernel_targets, plan.cache, objects, jobs, progress)
-    # What an external makes may use all that the target has.
-    others_need = plan.cpu.required_features if emitted.artifacts else ()
+    # What an external makes may use all that its target has.
+    external_targets = {e.name: e.target or plan.target for e in plan.externals}
+    others_need = {
+        x for f in mod.externals for x in required_features(external_targets[f.external])
+    }
     declared += in_memory_dependencies(kernels.emitted.artifacts)  # of a kind's `tir_codegen`
     return LibraryParts(
         module=mod,

@@ -16,7 +16,9 @@ import tensorkiln as tk
 from tensorkiln.artifact import Artifact
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.codegen.c_like.c99 import emit_c
+from tensorkiln.external import External
 from tensorkiln.external.example import C_REFERENCE
+from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.ir.attrs import NO_ATTRS
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function
@@ -28,6 +30,7 @@ from tensorkiln.pipeline import relax_passes, tir_passes
 from tensorkiln.script import from_source
 from tensorkiln.target import (
     Target,
+    accelerators,
     cpu_target,
     register_target_kind,
     unregister_target_kind,
@@ -70,18 +73,97 @@ COMPOSITES: dict[str, tuple[dict[str, object], list[dict[str, object]]]] = {
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_a_library_requires_what_its_devices_require(name: str, tmp_path: Path) -> None:
     spec, cpus = COMPOSITES[name]
-    exe = tk.compile(_network(), spec)
-    want = sorted(
-        {f for cpu in cpus for f in Target({**cpu, "target_key": None}).required_features}
-    )
-    assert want
-    assert list(exe.cpu_features) == want
+    _requires(tk.compile(_network(), spec), _needs(cpus), tmp_path)
+
+
+def _needs(cpus: Sequence[dict[str, object]]) -> list[str]:
+    """What code for these devices may need, sorted."""
+    targets = [Target({**cpu, "target_key": None, "operators": None}) for cpu in cpus]
+    assert all(t.required_features for t in targets)
+    return sorted({f for t in targets for f in t.required_features})
+
+
+def _requires(exe: tk.Executable, features: list[str], folder: Path) -> None:
+    """That the executable requires the features, and all that is made of it says so: its host code,
+    a library, objects to link in, an archive of sources."""
+    assert list(exe.cpu_features) == features
     entry = exe.artifacts["entry.c"].text()
-    assert all(json.dumps(feature) in entry for feature in want)
-    folder = exe.export_model_library_format(tmp_path / "archive")
-    archive = json.loads((folder / "metadata.json").read_text())
-    (described,) = archive["modules"].values()
-    assert described["cpu_features"] == want
+    assert all(json.dumps(feature) in entry for feature in features)
+    shared = exe.export_library(folder / "net.so")
+    assert list(inspect_library(shared).metadata.cpu_features) == features
+    listed = json.dumps(features, separators=(",", ":"))
+    static = b"".join(exe.export_library(folder / "net.a").read_bytes().split())
+    assert f'"cpu_features":{listed}'.encode() in static
+    if accelerators(exe.target):  # whose code archives cannot have
+        return
+    archive = exe.export_model_library_format(folder / "archive")
+    (described,) = json.loads((archive / "metadata.json").read_text())["modules"].values()
+    assert described["cpu_features"] == features
+
+
+V2: dict[str, object] = {"kind": "llvm", "mcpu": "x86-64-v2"}
+MINE_TOO = {"kind": "mine", "operators": ["linear", "neg"]}
+V3_OF_OTHERS = {**V3, "operators": ["exp"]}
+HOSTS: dict[str, tuple[dict[str, object], list[dict[str, object]]]] = {
+    "host": ({"host": V2, "devices": [MINE_TOO]}, [V2]),
+    "first CPU": ({"devices": [MINE_TOO, V2]}, [V2]),
+    "nested": ({"host": V2, "devices": [{"devices": [MINE_TOO, "llvm"]}]}, [V2]),
+    "alone": ({"kind": "mine", "host": V2}, [V2]),
+    "of C": ({"host": {**V2, "kind": "c"}, "devices": [MINE_TOO]}, [V2]),
+    "of less": ({"host": "llvm", "devices": [MINE_TOO, V3_OF_OTHERS]}, []),
+}
+
+
+@pytest.mark.parametrize("hook", ["tir_codegen", "relax_codegen"])
+@pytest.mark.parametrize("name", HOSTS)
+def test_code_of_a_hook_requires_what_its_host_has(
+    name: str, hook: str, register: Any, tmp_path: Path
+) -> None:
+    """The hook of a device is asked about the composite's host, not about this machine."""
+    spec, cpus = HOSTS[name]
+    mcpus: set[str] = set()
+
+    def programs(target: Target, functions: Sequence[PrimFunc]) -> list[Artifact]:
+        mcpus.add(cpu_target(target).mcpu)
+        return _generate(target, functions)
+
+    def externals(target: Target) -> list[External]:
+        mcpus.add(cpu_target(target).mcpu)
+        return [C_REFERENCE]
+
+    register(**{hook: programs if hook == "tir_codegen" else externals})
+    exe = tk.compile(graph(lambda g, x: g.neg(g.linear(x, W)), x=(4, 8)), spec)
+    assert mcpus == {"x86-64-v2" if cpus else "x86-64"}
+    _requires(exe, _needs(cpus), tmp_path)
+
+
+# Externals that users give are asked about the whole composite, and so may use any of its CPUs.
+WHOLE: dict[str, tuple[dict[str, object], list[dict[str, object]]]] = {
+    "host": ({"host": V2, "devices": ["opencl"]}, [V2]),
+    "CPU": ({"host": "llvm", "devices": [V3_OF_OTHERS, "llvm"]}, [V3]),
+    "CPU of C": ({"host": "llvm", "devices": [{**V3_OF_OTHERS, "kind": "c"}, "llvm"]}, [V3]),
+    "both": ({"host": V2, "devices": [{"devices": [V3_OF_OTHERS, "opencl"]}]}, [V2, V3]),
+    "neither": ({"host": "llvm", "devices": ["opencl"]}, []),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_code_of_an_external_requires_what_all_cpus_have(name: str, tmp_path: Path) -> None:
+    spec, cpus = WHOLE[name]
+    mod = graph(lambda g, x: g.neg(g.linear(x, W)), x=(4, 8))
+    exe = tk.compile(mod, spec, externals=[C_REFERENCE])
+    assert any(k.kernel_class == "external:c_reference" for k in exe.placement())
+    _requires(exe, _needs(cpus), tmp_path)
+
+
+@pytest.mark.parametrize("gpu", ["opencl", {"kind": "cuda", "arch": "sm_80"}])
+def test_a_gpu_beside_a_cpu_requires_what_the_cpu_computes_with(gpu: Any) -> None:
+    """Host code that only starts kernels needs nothing; a CPU needs what its kernels use."""
+    alone = tk.compile(_network(), {"host": V3_OF_OTHERS | {"operators": None}, "devices": [gpu]})
+    assert alone.cpu_features == () and {p.device for p in alone.placement()} < {"opencl", "cuda"}
+    beside = tk.compile(_network(), {"host": "llvm", "devices": [V3, gpu]})
+    assert {p.device for p in beside.placement()} > {"fast"}
+    assert list(beside.cpu_features) == _needs([V3])
 
 
 # -- kinds of code ---------------------------------------------------------------------------------

@@ -258,12 +258,13 @@ def _runs_here(triple: str) -> bool:
         return False
 
 
-def with_host(target: Target) -> Target:
+def with_host(target: Target, host: Target | None = None) -> Target:
     """Return this target with its host filled in: the machine for everything that the kind's own
-    generators do not compile (`cpu_target`). CPU targets need none."""
+    generators do not compile (`cpu_target`), or, for a device of a composite, the composite's
+    `host`. CPU targets need none."""
     if target.host is not None or KINDS[target.kind].is_cpu:
         return target
-    return target.replace(host=cpu_target(target).to_json())
+    return target.replace(host=(host or cpu_target(target)).to_json())
 
 
 def cpu_target(target: Target) -> Target:
@@ -276,6 +277,14 @@ def cpu_target(target: Target) -> Target:
         return target.host
     first = next((d for d in flat_devices(target) if KINDS[d.kind].is_cpu), None)
     return Target("native") if first is None else first.replace(target_key=None, operators=None)
+
+
+def required_features(target: Target) -> tuple[str, ...]:
+    """Return what a processor must have to run code that somebody else makes for this target: what
+    its CPU requires (`cpu_target`), and what CPUs among its devices do, since the code may be for
+    any of them."""
+    cpus = (cpu_target(target), *(d for d in flat_devices(target) if KINDS[d.kind].is_cpu))
+    return tuple(sorted({feature for cpu in cpus for feature in cpu.required_features}))
 
 
 def target_of_kernels(target: Target) -> Target:
