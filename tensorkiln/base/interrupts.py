@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, TracebackType
@@ -12,10 +13,22 @@ from types import CodeType, FrameType, TracebackType
 # Code objects of context managers: KeyboardInterrupt raised while one is entered or left could skip
 # its clean-up.
 _EDGES: set[CodeType] = set()
+# The exit codes of shells: of Ctrl-C, and what is added to the number of another signal.
+INTERRUPTED, _SIGNALLED = 130, 128
 
 
 class Terminated(KeyboardInterrupt):
     """Another process asked this one to end: the argument is the number of the signal."""
+
+
+def report_interrupt(interrupt: KeyboardInterrupt) -> int:
+    """Say on standard error what ended the command, and return the exit code."""
+    if not isinstance(interrupt, Terminated):
+        print("kiln: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    number = interrupt.args[0]
+    print(f"kiln: ended by {signal.Signals(number).name}", file=sys.stderr)
+    return _SIGNALLED + int(number)
 
 
 @contextlib.contextmanager

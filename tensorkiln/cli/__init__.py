@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import gc
-import signal
-import sys
 from collections.abc import Sequence
 
-from tensorkiln.base.interrupts import Terminated
+from tensorkiln.base.interrupts import INTERRUPTED, report_interrupt
 
-__all__ = ["INTERRUPTED", "main", "report_interrupt"]
+__all__ = ["main"]
 
-# The exit codes of shells: of Ctrl-C, and what is added to the number of another signal.
-INTERRUPTED, _SIGNALLED = 130, 128
 # Objects that a command makes between two searches for garbage, in a process of its own. The nodes
 # of programs refer to each other in one direction, so there is next to none.
 _MANY_OBJECTS = 100_000
@@ -35,13 +31,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         # defined), Python ends by SIGINT whatever the exit code, until another `exec` is run.
         exec("")
     return code
-
-
-def report_interrupt(interrupt: KeyboardInterrupt) -> int:
-    """Say on standard error what ended the command, and return the exit code."""
-    if not isinstance(interrupt, Terminated):
-        print("kiln: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    number = interrupt.args[0]
-    print(f"kiln: ended by {signal.Signals(number).name}", file=sys.stderr)
-    return _SIGNALLED + int(number)

@@ -18,9 +18,8 @@ from tensorkiln.base.cache import untold_refusal
 from tensorkiln.base.config import read_config, unknown_variables
 from tensorkiln.base.errors import InternalError, TensorkilnError, UnsupportedError, UserError
 from tensorkiln.base.frames import with_frame_room
-from tensorkiln.base.interrupts import HeldInterrupts, terminations
+from tensorkiln.base.interrupts import HeldInterrupts, report_interrupt, terminations
 from tensorkiln.base.version import VERSION
-from tensorkiln.cli import report_interrupt
 from tensorkiln.cli.options import Parser, TargetsAsked, WrongUsage
 from tensorkiln.cli.screen import (
     ReaderGone,
