@@ -5,7 +5,7 @@ link plan.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,14 +17,17 @@ from tensorkiln.artifact.metadata import (
     DeviceInfo,
     FunctionInfo,
     KernelInfo,
+    LevelFunction,
+    LevelInfo,
     Metadata,
     artifact_infos,
     constants_text,
 )
 from tensorkiln.base.debug import SOURCES, say
 from tensorkiln.base.dependency import ExternalDependency
-from tensorkiln.base.errors import UserError
+from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.base.origin import NO_ORIGIN, Origin
+from tensorkiln.base.schema import Dim
 from tensorkiln.base.version import VERSION
 from tensorkiln.codegen.c_text.names import c_name, library_name
 from tensorkiln.codegen.host.call_plan import (
@@ -33,7 +36,7 @@ from tensorkiln.codegen.host.call_plan import (
     tensor_host_function,
 )
 from tensorkiln.codegen.host.devices import HostDevices
-from tensorkiln.codegen.host.entry_c import entry_c, exported_symbols
+from tensorkiln.codegen.host.entry_c import Level, entry_c, exported_symbols, levels_c
 from tensorkiln.codegen.host.function import HostFunction, OuterCode
 from tensorkiln.codegen.host.header import header_h
 from tensorkiln.codegen.host.import_c import import_info, imports_c
@@ -41,13 +44,13 @@ from tensorkiln.codegen.host.plan_text import plan_text
 from tensorkiln.codegen.host.system_lib_c import check_prefix, system_lib_c
 from tensorkiln.codegen.host.weights import WeightArena, WeightsContent
 from tensorkiln.codegen.memory.weights import ModelWeights
-from tensorkiln.executable import Debug, Executable
+from tensorkiln.executable import Debug, Executable, ExecutableLevel
 from tensorkiln.external import Emitted, External
 from tensorkiln.ir.module import AnyKernel, IRModule
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.link.artifacts import LINK_PLAN, LOADER_EXPORTS, LinkPlan, is_embedded
 from tensorkiln.link.jit_objects import for_jit
-from tensorkiln.link.object_format import driver_format
+from tensorkiln.link.object_format import driver_format, rename_symbols
 from tensorkiln.link.shared import DEVICE_EXPORTS, RUNTIME_EXPORTS, Fcompile
 from tensorkiln.target import (
     Target,
@@ -116,21 +119,8 @@ def assemble(parts: LibraryParts) -> Executable:
         device_text=parts.devices.text(mod, plans),
         flushes=parts.cpu.flushes_denormals,
     )
-    say(SOURCES, f"entry.c\n{entry}")
-    header = header_h(
-        functions,
-        library_name=metadata.library,
-        prefix=metadata.prefix,
-        outers=[f.name for f in outers],
-        libraries=(*_libraries(parts), *driver_format(parts.cpu.mtriple).libraries),
-        identity=hashlib.sha256(f"{entry}{arena.identity}".encode()).hexdigest()[:16],
-        flushes=parts.cpu.flushes_denormals,
-    )
     artifacts += [
-        *_tables(parts, arena),
-        Artifact("host", "native", "entry.c", entry.encode()),
-        *_link_files(parts, _link_plan(parts, functions, outer, metadata)),
-        Artifact("host", "header", f"{metadata.library}.h", header.encode()),
+        *_host_files(parts, functions, outer, arena, metadata, entry),
         *_plan_text(parts, plans, arena),
         *parts.texts,
     ]
@@ -153,12 +143,168 @@ def assemble(parts: LibraryParts) -> Executable:
     )
 
 
+def assemble_levels(target: Target, levels: Sequence[LibraryParts]) -> Executable:
+    """The Executable of a target with several levels, made of the parts of each, the least one
+    first. Each has its kernels, under names of its own, and tables of its functions; they share an
+    entry file, a header, and weights with equal bytes.
+
+    Raises UserError as `assemble`, UnsupportedError for what only libraries of one level can have.
+    """
+    arena, parts = WeightArena(), replace(levels[0], target=target)
+    _require_own_code(parts)
+    rows = [
+        _level_code(p, name, arena, len(levels))
+        for p, name in zip(levels, target.levels, strict=True)
+    ]
+    artifacts = [a for row in rows for a in row.artifacts]
+    if arena.size:
+        artifacts.append(Artifact("host", "native", "weights.bin", WeightsContent(arena)))
+    functions, outer = _common_functions(rows), rows[0].outer
+    metadata = _metadata(
+        parts,
+        arena,
+        (*(f.info for f in functions), *(outer.infos if outer else ())),
+        tuple(k for row in rows for k in row.kernels),
+        artifact_infos(artifacts),
+        tuple(row.info for row in rows),
+    )
+    flushes = parts.cpu.flushes_denormals
+    artifacts += [row.tables(metadata, flushes) for row in rows]
+    names = [row.level for row in rows]
+    entry = levels_c(functions, metadata, names, outer=outer, flushes=flushes)
+    artifacts += _host_files(parts, functions, outer, arena, metadata, entry)
+    artifacts += [a for row in rows for a in row.texts(arena)]
+    return Executable(
+        ArtifactSet(tuple(artifacts)),
+        target,
+        functions,
+        metadata.library,
+        rows[-1].parts.module,
+        metadata.kernels,
+        parts.linker,
+        outer,
+        tuple(parts.dependencies),
+        parts.is_named,
+        parts.model_weights,
+        None,
+        parts.cpu_features,
+        tuple(row.executable_level for row in rows),
+    )
+
+
+def _common_functions(rows: Sequence[_LevelCode]) -> tuple[HostFunction, ...]:
+    """The functions as all levels have them; the workspace is the largest."""
+    return tuple(
+        replace(f, info=replace(f.info, workspace_bytes=_most([r.functions[i].info for r in rows])))
+        for i, f in enumerate(rows[0].functions)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _LevelCode:
+    """What one level adds to a library: `functions` call kernels by their names in the library,
+    `plain_functions` by those in the module."""
+
+    level: Level
+    parts: LibraryParts
+    functions: tuple[HostFunction, ...]
+    plain_functions: tuple[HostFunction, ...]
+    outer: OuterCode | None
+    kernels: tuple[KernelInfo, ...]
+    artifacts: tuple[Artifact, ...]
+    info: LevelInfo
+
+    def tables(self, metadata: Metadata, flushes: bool) -> Artifact:
+        """The C of its tables."""
+        text = entry_c(
+            self.functions,
+            metadata,
+            outer=self.outer,
+            flushes=flushes,
+            level=self.level,
+            features=self.info.cpu_features,
+        )
+        return Artifact("host", "native", "tables.c", text.encode(), self.level.name)
+
+    def texts(self, arena: WeightArena) -> Iterator[Artifact]:
+        """Yield what is for people to read."""
+        for a in (*_plan_text(self.parts, self.plain_functions, arena), *self.parts.texts):
+            yield replace(a, target_key=self.level.name)
+
+    @property
+    def executable_level(self) -> ExecutableLevel:
+        """What the Executable keeps of it."""
+        kernels = _kernel_infos(self.parts)
+        return ExecutableLevel(
+            self.parts.target, self.parts.module, kernels, self.info.cpu_features
+        )
+
+
+def _level_code(parts: LibraryParts, target: Target, arena: WeightArena, count: int) -> _LevelCode:
+    level, mod = Level(target.mcpu, count), parts.module
+    functions, outer = _host_functions(mod, arena, parts.code.fallible, parts.devices)
+    helpers = outer.helpers if outer else ()
+    names = {k.name: f"{level.c_name}_{k.name}" for k in mod.kernels}
+    clashes = sorted(set(names.values()) & {f.name for f in mod.functions})
+    if clashes:
+        raise UserError(
+            f"{clashes[0]!r} is the name of a kernel for {level.name!r}",
+            code="name-clash",
+            where=clashes[0],
+            hint="another name",
+        )
+    objects = []
+    for a in parts.code.artifacts.plain:
+        content = rename_symbols(a.view, names)
+        objects.append(replace(a, content=content, target_key=level.name))
+    needs = (
+        LevelFunction(f.info.name, f.info.workspace_bytes, f.info.kernel_calls) for f in functions
+    )
+    return _LevelCode(
+        level,
+        parts,
+        tuple(_renamed(f, names) for f in functions),
+        (*functions, *helpers),
+        replace(outer, helpers=tuple(_renamed(f, names) for f in helpers)) if outer else None,
+        tuple(replace(k, symbol=names[k.symbol], level=level.name) for k in _kernel_infos(parts)),
+        tuple(objects),
+        LevelInfo(level.name, parts.cpu_features, tuple(needs)),
+    )
+
+
+def _renamed(function: HostFunction, names: Mapping[str, str]) -> HostFunction:
+    """The function with kernels called by other names."""
+    calls = tuple(replace(c, symbol=names[c.symbol]) for c in function.calls)
+    return replace(function, calls=calls)
+
+
+def _most(infos: Sequence[FunctionInfo]) -> Dim:
+    """The most that one function needs on any level."""
+    sizes = list(dict.fromkeys(f.workspace_bytes for f in infos))
+    if all(isinstance(size, int) for size in sizes):
+        return max(size for size in sizes if isinstance(size, int))
+    return sizes[0] if len(sizes) == 1 else f"max({', '.join(map(str, sizes))})"
+
+
+def _require_own_code(parts: LibraryParts) -> None:
+    """Raise UnsupportedError for what only libraries for one processor can have."""
+    names = sorted({f.external for f in parts.module.externals})
+    subject = f"code of external {names[0]!r}" if names else "debug=True" if parts.debug else ""
+    if subject:
+        raise UnsupportedError(
+            f"a library for several processors cannot have {subject}",
+            where="target.mcpu",
+            hint="compile for one of them",
+        )
+
+
 def _metadata(
     parts: LibraryParts,
     arena: WeightArena,
     functions: tuple[FunctionInfo, ...],
     kernels: tuple[KernelInfo, ...],
     artifacts: tuple[ArtifactInfo, ...],
+    levels: tuple[LevelInfo, ...] = (),
 ) -> Metadata:
     name = library_name(parts.module.name)
     prefix = parts.system_lib_prefix
@@ -175,8 +321,35 @@ def _metadata(
         tuple(parts.dependencies),
         tuple(arena.constants),
         _device_infos(parts.target, parts.devices, parts.code.artifacts),
+        levels,
         parts.origin,
     )
+
+
+def _host_files(
+    parts: LibraryParts,
+    functions: Sequence[HostFunction],
+    outer: OuterCode | None,
+    arena: WeightArena,
+    metadata: Metadata,
+    entry: str,
+) -> Iterator[Artifact]:
+    """Yield the tables of weights and dependencies, the entry file, what the linker needs, and the
+    header."""
+    say(SOURCES, f"entry.c\n{entry}")
+    header = header_h(
+        functions,
+        library_name=metadata.library,
+        prefix=metadata.prefix,
+        outers=[f.name for f in (outer.infos if outer else ())],
+        libraries=(*_libraries(parts), *driver_format(parts.cpu.mtriple).libraries),
+        identity=hashlib.sha256(f"{entry}{arena.identity}".encode()).hexdigest()[:16],
+        flushes=parts.cpu.flushes_denormals,
+    )
+    yield from _tables(parts, arena)
+    yield Artifact("host", "native", "entry.c", entry.encode())
+    yield from _link_files(parts, _link_plan(parts, functions, outer, metadata))
+    yield Artifact("host", "header", f"{metadata.library}.h", header.encode())
 
 
 def _has_loader(code: Emitted) -> bool:

@@ -17,7 +17,7 @@ from tensorkiln.artifact.components import Component, components, set_metadata
 from tensorkiln.artifact.dependency import merge_dependencies
 from tensorkiln.artifact.metadata import FunctionInfo, KernelInfo
 from tensorkiln.base.dependency import ExternalDependency
-from tensorkiln.base.errors import InternalError, UserError, require
+from tensorkiln.base.errors import InternalError, UnsupportedError, UserError, require
 from tensorkiln.base.files import plain_path
 from tensorkiln.base.text import listed
 from tensorkiln.codegen.c_text.names import library_name
@@ -33,7 +33,7 @@ from tensorkiln.library.export import export_library
 from tensorkiln.link.arguments import check_command, checked_addons
 from tensorkiln.link.artifacts import WEIGHTS
 from tensorkiln.link.shared import Fcompile
-from tensorkiln.target import HOST, Target, cpu_target, devices_of
+from tensorkiln.target import HOST, Target, cpu_target, devices_of, runnable_level
 
 if TYPE_CHECKING:
     from tensorkiln.codegen.memory import MemoryReport
@@ -219,6 +219,17 @@ class Debug:
     passes: tuple[Pass, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ExecutableLevel:
+    """What an Executable has for one processor: the target, the lowered module that its kernels
+    were generated from, these kernels, by their names there, and the features that they need."""
+
+    target: Target
+    module: IRModule
+    kernels: tuple[KernelInfo, ...]
+    cpu_features: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class Executable:
     """The result of `compile`: artifacts that can be run here or exported.
@@ -230,7 +241,8 @@ class Executable:
     is True if the caller of `compile` chose `name`; else it is the module's name. `model_weights`
     are the bytes of the model's constants, for the memory report; `debug` is set by
     `compile(debug=True)`. A processor must have `cpu_features` to run the code: LLVM's names,
-    beyond the baseline of its architecture.
+    beyond the baseline of its architecture. With `levels`, it has kernels for several processors,
+    the least one first, and `module` is that of the last one.
     """
 
     artifacts: ArtifactSet
@@ -246,6 +258,7 @@ class Executable:
     model_weights: ModelWeights | None = field(default=None, repr=False)
     debug: Debug | None = None
     cpu_features: tuple[str, ...] = ()
+    levels: tuple[ExecutableLevel, ...] = ()
     _loaded: Module | None = field(default=None, repr=False)
     _model: LoadedModel | None = field(default=None, repr=False)
 
@@ -392,6 +405,12 @@ class Executable:
     def _compiled(self, name: str, bundle: Mapping[str, str | Path]) -> CompiledModel:
         from tensorkiln.mlf.export import CompiledModel
 
+        if self.levels:
+            raise UnsupportedError(
+                "an archive in Model Library Format has the code of one processor",
+                where="target.mcpu",
+                hint="compile for one of them, or export_library",
+            )
         sources = bundled_sources(self.external_dependencies, bundle)
         return CompiledModel(
             name=name,
@@ -416,12 +435,14 @@ class Executable:
         stack, the largest values at the time of the peak, and why weights take more than in the
         model. `sizes` are values of symbolic dimensions by the model's names. Sizes that depend on
         a dimension without a value are formulas, and the peak is taken at the dimension's upper
-        bound, else at 1. Raises UserError (code `unknown-dimension`) for a name that no function
+        bound, else at 1. Of an Executable for several processors, it is that of the kernels which
+        run on this machine. Raises UserError (code `unknown-dimension`) for a name that no function
         has."""
         from tensorkiln.codegen.memory.measure import memory_report
 
         pools = cpu_target(self.target).memory
-        return memory_report(self.module, pools, sizes, self.weights_bytes, self.model_weights)
+        mod = self.level_here.module
+        return memory_report(mod, pools, sizes, self.weights_bytes, self.model_weights)
 
     def __repr__(self) -> str:
         """One line: what a call takes and returns, else its functions; target and kernels."""
@@ -460,18 +481,21 @@ class Executable:
         return self.artifacts[f"{self.name}.h"].text()
 
     def placement(self) -> tuple[Placement, ...]:
-        """Each kernel's device, class and nodes. A node that was fused into another's kernel is not
-        among that kernel's nodes; `refusals()` has the reasons for those, too."""
+        """Each kernel's device, class and nodes; of an Executable for several processors, the
+        kernels that run on this machine. A node that was fused into another's kernel is not among
+        that kernel's nodes; `refusals()` has the reasons for those, too."""
+        level = self.level_here
+        mod = level.module
         reasons: dict[str, list[str]] = {}
         for r in self.refusals():
             reasons.setdefault(r.node, []).append(f"{r.external}: {r.reason}")
-        functions = [f for f in self.module.functions if isinstance(f, Function)]
+        functions = [f for f in mod.functions if isinstance(f, Function)]
         placed = [row for f in functions for row in f.attrs.get("placed", ())]
         causes: dict[str, list[str]] = {node: [reason] for node, _, reason in placed}
         for f in functions:
             for node, reason in f.attrs.get("decomposed", ()):
                 causes.setdefault(node, []).append(reason)
-        tuned = tuned_kernels(self.module)
+        tuned = tuned_kernels(mod)
         host = HOST if devices_of(self.target) else "cpu"
         return tuple(
             Placement(
@@ -483,8 +507,17 @@ class Executable:
                 tuple(dict.fromkeys(reason for node in k.nodes for reason in causes.get(node, ()))),
                 tuned.get(k.symbol, ""),
             )
-            for k in self.kernels
+            for k in level.kernels
         )
+
+    @property
+    def level_here(self) -> ExecutableLevel:
+        """What runs on this machine: of several levels the last one whose features it has; where it
+        can run none, the last one."""
+        if not self.levels:
+            return ExecutableLevel(self.target, self.module, self.kernels, self.cpu_features)
+        number = runnable_level([x.cpu_features for x in self.levels], self.target.arch)
+        return self.levels[-1 if number is None else number]
 
     def copies(self) -> tuple[DeviceCopy, ...]:
         """The copies between memories of devices that a run of each graph function makes, in

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tensorkiln.assemble import assemble
+from tensorkiln.assemble import LibraryParts, assemble, assemble_levels
 from tensorkiln.base.config import read_config
 from tensorkiln.base.frames import with_frame_room
 from tensorkiln.base.licenses import LicensePolicy
@@ -241,7 +241,8 @@ def plan_for(
     """The plan of a compile: pipelines of the caller, else of the target's kind, else the
     compiler's own; externals of the caller, then of the kind.
 
-    Raises UnsupportedError for a target without code generator.
+    Raises UnsupportedError for a target without code generator, and for one of several processors:
+    `compile` makes a plan for each of `target.levels`.
     """
     require_codegen(target)
     target = with_host(target)
@@ -327,33 +328,42 @@ def compile(
     mod = named_module(model, name, example_inputs, freeze)
     options = {"precision": precision, "optimize": optimize, "indices": indices}
     named_target = with_options(module_target(mod, target), **options, denormals=denormals)
-    plan = plan_for(named_target, externals, relax_pipeline, tir_pipeline)
+    levels = named_target.levels or (named_target,)
+    plans = [plan_for(level, externals, relax_pipeline, tir_pipeline) for level in levels]
     choices = records_of(records)
-    plan = plan.with_kept_values() if debug else plan
-    plan.require_options()
-    note_baseline(plan.cpu, progress)
+    plans = [plan.with_kept_values() if debug else plan for plan in plans]
+    for plan in plans:
+        plan.require_options()
+    if not named_target.levels:
+        note_baseline(plans[0].cpu, progress)
     config, progress = read_config(), watched(progress)
-    plan = plan.with_records(choices, progress.note) if choices else plan
     jobs = jobs or config.compile_jobs or 2
-    plan = plan.for_run(kernel_cache(), jobs)
-    budget = read_budget(max_workspace, plan.cpu.memory)
-    runner = make_runner(instruments, config, plan.passes)
-    require_well_formed(mod, runner.verified)
-    weights, source = model_weights(mod), mod.source
-    mod, fused = planned_module(mod, plan, runner, progress)
-    require_memory(mod, plan.cpu.memory, budget, accelerators(plan.target))
-    mod, objects = lowered_module(mod, plan, runner, progress)
-    parts = library_parts(mod, plan, objects, policy, jobs, progress)
+    cache, weights, source = kernel_cache(), model_weights(mod), mod.source
+
+    def parts_of(plan: CompilePlan) -> LibraryParts:
+        plan = plan.with_records(choices, progress.note) if choices else plan
+        plan = plan.for_run(cache, jobs)
+        budget = read_budget(max_workspace, plan.cpu.memory)
+        runner = make_runner(instruments, config, plan.passes)
+        require_well_formed(mod, runner.verified)
+        planned, fused = planned_module(mod, plan, runner, progress)
+        require_memory(planned, plan.cpu.memory, budget, accelerators(plan.target))
+        lowered, objects = lowered_module(planned, plan, runner, progress)
+        parts = library_parts(lowered, plan, objects, policy, jobs, progress)
+        origin = origin_of(
+            lowered, source, freeze, relax_pipeline, tir_pipeline, system_lib_prefix, debug
+        )
+        return replace(
+            parts,
+            system_lib_prefix=system_lib_prefix,
+            origin=replace(origin, uses=parts.origin.uses),
+            is_named=name is not None,
+            model_weights=weights,
+            debug=Debug(fused, plan.relax) if debug and fused else None,
+        )
+
+    parts = [parts_of(plan) for plan in plans]
     progress.phase("pack weights")
-    origin = origin_of(mod, source, freeze, relax_pipeline, tir_pipeline, system_lib_prefix, debug)
-    parts = replace(
-        parts,
-        system_lib_prefix=system_lib_prefix,
-        origin=replace(origin, uses=parts.origin.uses),
-        is_named=name is not None,
-        model_weights=weights,
-        debug=Debug(fused, plan.relax) if debug and fused else None,
-    )
-    executable = assemble(parts)
+    executable = assemble_levels(named_target, parts) if named_target.levels else assemble(parts[0])
     note_results(executable, progress)
     return executable

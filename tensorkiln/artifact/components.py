@@ -224,15 +224,18 @@ def _listed(symbols: Sequence[str]) -> str:
 # -- metadata of what is not a library -----------------------------------------------------------
 
 
+_METADATA = re.compile(r"^(?:static )?const char \w+\[\] =\n((?:    \".*\"\n?)+);", re.MULTILINE)
+
+
 def set_metadata(artifacts: ArtifactSet) -> Metadata:
     """The metadata of a whole compile, from its entry file. Raises UserError (code `bad-artifact`)
     where there is none."""
     for a in artifacts:
-        if isinstance(a, Artifact) and a.codegen_id == "host" and a.file_name == "entry.c":
-            match = re.search(r"static const char metadata\[\] =\n((?:    \".*\"\n?)+);", a.text())
+        if isinstance(a, Artifact) and a.name == "host/entry.c":
+            match = _METADATA.search(a.text())
             if match:
                 return Metadata.from_bytes(_unquoted(match[1]), a.name)
-        if isinstance(a, Artifact) and a.codegen_id == "host" and a.file_name == "entry.o":
+        if isinstance(a, Artifact) and a.name == "host/entry.o":
             binary = binary_of(a.view, a.name)
             section = binary.section(METADATA)
             if section is not None:

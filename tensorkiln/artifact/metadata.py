@@ -4,8 +4,8 @@ its code.
 Every addition raises `format`. Format 2 added `license`, `sha256`, `libraries` and `build_time` of
 `dependencies`, `pools` of functions, `devices`, and `device` of parameters. Format 3 added `kept`
 of functions, format 4 `model`, `options` and `uses`, format 5 the element types of
-`base/element_types.py`; a library without them is still of an earlier format. A reader takes every
-format up to its own, and refuses later ones.
+`base/element_types.py`, format 6 `levels`, and `level` of kernels; a library without them is still
+of an earlier format. A reader takes every format up to its own, and refuses later ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tensorkiln.base.origin import NO_ORIGIN, Origin
 from tensorkiln.base.record import OMITTED, JsonKind, JsonRecord, json_key
 from tensorkiln.base.schema import Dim, Reader, parsed_text
 
-FORMAT = 5
+FORMAT = 6
 _CODE = "bad-metadata"
 
 
@@ -148,7 +148,8 @@ class KernelInfo(JsonRecord):
     """A generated kernel: its symbol, the model's nodes that it computes, its class (the kind of
     schedule), and its workspace in bytes.
 
-    If the kernel is a function of a module that a loader makes, `loader` and `target_key` name that
+    `level` is the processor that it is for, in a library that has kernels for several. If the
+    kernel is a function of a module that a loader makes, `loader` and `target_key` name that
     module's group, and `inputs` and `outputs` the tensors of a call; else these are empty.
     """
 
@@ -160,6 +161,7 @@ class KernelInfo(JsonRecord):
     target_key: str = ""
     inputs: tuple[ParamInfo, ...] = ()
     outputs: _Results = ()
+    level: str = field(default="", metadata=OMITTED)
 
     def to_json(self) -> dict[str, Any]:
         """See `JsonRecord`."""
@@ -183,6 +185,26 @@ class ConstantInfo(JsonRecord):
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class LevelFunction(JsonRecord):
+    """What a function needs on the processors of one level; see FunctionInfo."""
+
+    name: str
+    workspace_bytes: Dim
+    kernel_calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class LevelInfo(JsonRecord):
+    """A processor that a library has kernels for, by LLVM's name: the features that these need
+    beyond the baseline, and what its functions need. A library runs the kernels of the last level
+    whose features are all there."""
+
+    mcpu: str
+    cpu_features: tuple[str, ...]
+    functions: tuple[LevelFunction, ...]
+
+
 def _version(reader: Reader, key: str) -> str:
     compiler = reader.child(key)
     return compiler.get("version", str, "")
@@ -190,8 +212,9 @@ def _version(reader: Reader, key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Metadata(JsonRecord):
-    """Everything a library says about itself. `target` holds the fields of `Target.to_json`, and
-    `weights_bytes` the size of the weights, inside the library or beside it."""
+    """Everything a library says about itself. `target` holds the fields of `Target.to_json`,
+    `cpu_features` are those that every processor must have, and `weights_bytes` is the size of the
+    weights, inside the library or beside it."""
 
     library: str
     prefix: str
@@ -207,6 +230,7 @@ class Metadata(JsonRecord):
     dependencies: tuple[ExternalDependency, ...] = ()
     constants: tuple[ConstantInfo, ...] = ()
     devices: tuple[DeviceInfo, ...] = ()  # empty: the host alone
+    levels: tuple[LevelInfo, ...] = field(default=(), metadata=OMITTED)  # empty: one
     origin: Origin = field(default=NO_ORIGIN, metadata=json_key(hidden=True))
 
     def to_json(self) -> dict[str, Any]:
@@ -221,6 +245,8 @@ class Metadata(JsonRecord):
 
     @property
     def _format(self) -> int:
+        if self.levels:
+            return 6
         params = (p for f in self.functions for p in (*f.inputs, *f.outputs))
         if any(p.dtype in NARROW_TYPES for p in params):
             return 5

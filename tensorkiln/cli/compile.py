@@ -225,9 +225,11 @@ def _compiled(
 
 
 def _machines(target: Target) -> str:
-    """What a library is for: the processor, or the architectures of GPUs and their host."""
+    """What a library is for: the processors, or the architectures of GPUs and their host."""
     from tensorkiln.target import cpu_target, devices_of, with_host
 
+    if target.levels:
+        return ", ".join(level.mcpu for level in target.levels)
     archs = dict[str, None]()
     for device in devices_of(with_host(target)).values():
         if device.kind == "cuda":

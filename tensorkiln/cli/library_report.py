@@ -8,13 +8,14 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from tensorkiln.artifact.components import Component
-from tensorkiln.artifact.metadata import FunctionInfo, PoolInfo
+from tensorkiln.artifact.metadata import FunctionInfo, Metadata, PoolInfo
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.origin import Origin
 from tensorkiln.base.schema import Dim
 from tensorkiln.base.text import size_text
 from tensorkiln.cli.tables import columns, dims_text
 from tensorkiln.inspectors.library import LibraryReport
+from tensorkiln.target import runnable_level
 
 SHOWN = 10  # kernels listed without --all
 _TAGS = {"tag": "tag", "base_tag": "made from tag"}  # field of the target -> its label
@@ -35,6 +36,7 @@ def report_text(
         *((label, str(target[k])) for k, label in _TAGS.items() if target.get(k)),
         *(("device", text) for text in _devices(target)),
         *_denormals(target),
+        *_processors(meta),
         ("needs CPU", _wrapped(meta.cpu_features) or "the architecture's baseline"),
         ("needs", " ".join(report.needed) or "no other library"),
         *(("dependency", dependency_text(d)) for d in meta.dependencies),
@@ -67,9 +69,21 @@ def model_facts(origin: Origin) -> list[tuple[str, str]]:
 
 def target_text(target: Mapping[str, object]) -> str:
     """Kind, machine and processor of a target, followed by those of its host, if it has one."""
-    text = " ".join(str(target[k]) for k in ("kind", "mtriple", "mcpu") if k in target)
+    texts = (target[k] for k in ("kind", "mtriple", "mcpu") if k in target)
+    text = " ".join(",".join(map(str, t)) if isinstance(t, list) else str(t) for t in texts)
     host = target.get("host")
     return f"{text}, host {target_text(host)}" if isinstance(host, Mapping) else text
+
+
+def _processors(meta: Metadata) -> list[tuple[str, str]]:
+    """The processors that a library has kernels for, if they are several, and which of these run
+    here."""
+    if not meta.levels:
+        return []
+    arch = str(meta.target.get("mtriple", "")).partition("-")[0]
+    number = runnable_level([level.cpu_features for level in meta.levels], arch)
+    names = (f"{x.mcpu}{' (here)' if i == number else ''}" for i, x in enumerate(meta.levels))
+    return [("kernels for", ", ".join(names) + ("" if number is not None else "; none runs here"))]
 
 
 def _denormals(target: Mapping[str, object]) -> list[tuple[str, str]]:

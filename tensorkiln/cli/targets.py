@@ -137,6 +137,8 @@ def _facts(target: Target) -> dict[str, object]:
         facts["tag"] = _rows([tag])[tag.reference]
     if target.arch not in ISAS:
         return facts
+    if target.levels:
+        return facts | {"levels": [_facts(level) for level in target.levels]}
     return facts | {
         "baseline": target.is_baseline,
         "features": sorted(target.features),
@@ -156,9 +158,13 @@ def _facts_text(target: Target) -> str:
     rows += [("compiles", "yes" if missing is None else f"no: {missing}")]
     if target.arch not in ISAS:
         return columns(rows)
+    if target.levels:
+        rows.append(("machine", target.mtriple))
+        rows += [(level.mcpu, f"vectors: {_vectors(level)}") for level in target.levels]
+        return columns(rows)
     rows += [
         ("machine", f"{target.mtriple}, {target.mcpu}"),
-        ("vectors", f"{target.num_vector_registers} of {target.vector_bytes} bytes"),
+        ("vectors", _vectors(target)),
         ("caches", f"{size_text(target.l1d_bytes)} level 1, {size_text(target.l2_bytes)} level 2"),
     ]
     plain = Target({"mtriple": target.mtriple, "mcpu": ISAS[target.arch].baseline_cpu})
@@ -170,6 +176,10 @@ def _facts_text(target: Target) -> str:
         return columns(rows)
     rows.append(("needs", f"at most, beyond the architecture's baseline: {' '.join(needs)}"))
     return columns(rows)
+
+
+def _vectors(target: Target) -> str:
+    return f"{target.num_vector_registers} of {target.vector_bytes} bytes"
 
 
 def _unsupported(target: Target) -> str | None:

@@ -133,13 +133,24 @@ typedef struct kiln_library {
     int n_devices; /* device i has number i + 1 */
     const struct kiln_device_target *devices;
 #endif
+#if defined(KILN_LEVELS)
+    const char *level; /* the processor that these tables are for */
+#endif
 } kiln_library;
 
 /* Zero bytes behind the weights, because kernels prefetch past the end. */
 #define KILN_WEIGHTS_PAD 65536
 
 /* Defined by entry.c. */
+#if defined(KILN_LEVELS)
+/* A library with kernels for several processors has the tables of each, the least one first; all
+ * have the same functions. kiln_level is that of kiln_level_here(), NULL before it was asked. */
+extern const kiln_library *const kiln_levels[KILN_LEVELS];
+extern const kiln_library *kiln_level;
+#define kiln_this_library (*kiln_level_here())
+#else
 extern const kiln_library kiln_this_library;
+#endif
 
 /* ---- types that functions above their own file take ------------------------------------------ */
 typedef struct kiln_binding kiln_binding;         /* bind.c */
@@ -269,6 +280,16 @@ int kiln_check_number(const char *function, const char *what, kiln_dtype dtype,
 void kiln_unload_modules(void);
 
 /* ---- prepare.c: checks before the first kernel ----------------------------------------------- */
+#if defined(KILN_LEVELS)
+/* The tables of the last level whose code this processor can run, where it can run any: chosen by
+ * the first call. */
+const kiln_library *kiln_choose_level(void);
+static inline const kiln_library *kiln_level_here(void)
+{
+    const kiln_library *level = __atomic_load_n(&kiln_level, __ATOMIC_RELAXED);
+    return level != NULL ? level : kiln_choose_level();
+}
+#endif
 /* What kiln_open() does; a success is remembered. */
 int kiln_prepare(void);
 

@@ -146,6 +146,11 @@ int kiln_open(void);
  * ".kiln.meta" (docs/formats/library.md). The text is the library's and lives as long as it. */
 const char *kiln_metadata(void);
 
+/* Return the processor, by LLVM's name, whose kernels this library runs here: the last one of the
+ * metadata's `levels` whose features are all there, else the first one, and kiln_open() says what is
+ * missing. Only libraries with kernels for several processors have this function. */
+const char *kiln_processor_level(void);
+
 /* Return the sentence about the last failure in the calling thread, at most 1023 bytes; "" before
  * any. It means nothing after a call that succeeded. The text is the library's, and valid until the
  * thread's next call of this library. */

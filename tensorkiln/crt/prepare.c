@@ -4,6 +4,32 @@
 
 #define PAGE 4096
 
+#if defined(KILN_LEVELS)
+static int has_all_features(const kiln_library *level)
+{
+    for (const char *const *name = level->cpu_features; *name != NULL; name++)
+        if (kiln_has_feature(*name) != 1)
+            return 0;
+    return 1;
+}
+
+/* The last level whose code this processor can run. Where it can run none, that is the least one, for
+ * which check_cpu() says what is missing. Threads that race choose the same. */
+const kiln_library *kiln_choose_level(void)
+{
+    int i = KILN_LEVELS - 1;
+    while (i > 0 && !has_all_features(kiln_levels[i]))
+        i--;
+    __atomic_store_n(&kiln_level, kiln_levels[i], __ATOMIC_RELAXED);
+    return kiln_levels[i];
+}
+
+KILN_API const char *kiln_processor_level(void)
+{
+    return kiln_this_library.level;
+}
+#endif
+
 static int check_cpu(void)
 {
     for (const char *const *name = kiln_this_library.cpu_features; *name != NULL; name++) {

@@ -286,7 +286,8 @@ def _authors(sources: Sequence[Artifact]) -> dict[str, str]:
 def source_name(a: Artifact) -> str:
     """The file name under which a C source is compiled: `entry.c` for `host/entry.c`, but
     `mine_driver.c` for `mine/driver.c`, so that code generators do not clash."""
-    return a.file_name if a.codegen_id == "host" else a.name.replace("/", "_")
+    is_common = a.codegen_id == "host" and not a.target_key
+    return a.file_name if is_common else a.name.replace("/", "_")
 
 
 def container_object(artifacts: ArtifactSet, triple: str) -> Iterator[bytes | memoryview]:

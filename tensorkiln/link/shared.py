@@ -96,9 +96,12 @@ DEVICE_EXPORTS = (
     "kiln_executor_set_graphs",
     "kiln_executor_set_stream",
 )
+# What libraries with kernels for several processors export too.
+LEVEL_EXPORTS = ("kiln_processor_level",)
 _DEVICE_HEADER = '#include "device.h"\n'
 _DEFINES = re.compile(
-    r"^#define (?:KILN_MAX_PARAMS \d{1,4}|KILN_FLUSHES_DENORMALS 1)$", re.MULTILINE
+    r"^#define (?:KILN_MAX_PARAMS \d{1,4}|KILN_FLUSHES_DENORMALS 1|KILN_LEVELS \d{1,2})$",
+    re.MULTILINE,
 )
 
 
@@ -139,7 +142,8 @@ def runtime_source(
 
 def runtime_defines(sources: Mapping[str, str]) -> tuple[str, ...]:
     """The definitions in the C sources of a library that its runtime needs too: of KILN_MAX_PARAMS,
-    where a function has more parameters than usual, and of KILN_FLUSHES_DENORMALS."""
+    where a function has more parameters than usual, of KILN_FLUSHES_DENORMALS, and of KILN_LEVELS,
+    the number of processors that it has kernels for."""
     return tuple(sorted({d for text in sources.values() for d in _DEFINES.findall(text)}))
 
 
@@ -182,8 +186,10 @@ def link_shared(
         names.append("the weights")
     else:
         weights = None
-    of_devices = DEVICE_EXPORTS if device_kinds(c_sources) else ()
-    exports = sorted({*RUNTIME_EXPORTS, *of_devices, *exports})
+    further = [*(DEVICE_EXPORTS if device_kinds(c_sources) else ()), *exports]
+    if any(line.startswith("#define KILN_LEVELS ") for line in runtime_defines(c_sources)):
+        further += LEVEL_EXPORTS
+    exports = sorted({*RUNTIME_EXPORTS, *further})
     job = _Link(row, contents, names, c_sources, exports, tuple(libraries), authors or {})
     with ExitStack() as files:  # both are renamed at the end, the weights first
         temporary = files.enter_context(atomic_path(target, mode=0o777))

@@ -506,9 +506,11 @@ _MOST_ROWS, _MOST_WHOLE = (
 
 
 def target_text(target: Any) -> str:
-    """A target's tag or processor, of metadata."""
+    """A target's tag or processors, of metadata."""
     if not isinstance(target, Mapping):
         return ""
+    if isinstance(processors := target.get("mcpu"), list) and not target.get("tag"):
+        return ", ".join(map(str, processors))
     return str(target.get("tag") or target.get("mcpu") or target.get("kind") or "")
 
 

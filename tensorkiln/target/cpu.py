@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tensorkiln.base.element_types import PRECISIONS
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.target.isa import ISAS, Isa
@@ -16,7 +18,13 @@ _CACHES = {"l1d_bytes": 32 << 10, "l2_bytes": 256 << 10}
 
 CPU_OPTIONS: tuple[Option, ...] = (
     Option("mtriple", str, "machine, as arch-vendor-os[-environment]", default=DEFAULT),
-    Option("mcpu", str, "processor, in LLVM's spelling"),
+    Option(
+        "mcpu",
+        str,
+        "processor, in LLVM's spelling; a list: one library with kernels for each, that runs those "
+        "of the last one whose features the processor has",
+        repeatable=True,
+    ),
     Option("mattr", list, "features added (+name) to or taken (-name) from the processor's own"),
     Option(
         "l1d_bytes",
@@ -96,6 +104,8 @@ def canonical_cpu(values: Values, place: str) -> Values:
     assert isinstance(mattr, tuple)
     flag_texts = tuple(flag for flag in mattr if isinstance(flag, str))
     flags = _flags(isa, flag_texts, f"{place}.mattr")
+    if isinstance(values.get("mcpu"), tuple):
+        return {**values, "mtriple": triple, **_canonical_levels(isa, values, flags, place)}
     cpu = str(values.get("mcpu") or "")
     if not cpu:
         cpu, flags = isa.baseline_cpu, (*isa.default_mattr, *flags)
@@ -105,6 +115,43 @@ def canonical_cpu(values: Values, place: str) -> Values:
         raise contradiction(message, f"{place}.winograd", "its weights are larger: leave one out")
     options = {**_caches(isa, cpu, values), **values}
     return {**options, "mtriple": triple, "mcpu": cpu, "mattr": isa.canonical_mattr(cpu, flags)}
+
+
+def _canonical_levels(
+    isa: Isa, values: Values, flags: tuple[str, ...], place: str
+) -> Mapping[str, tuple[str, ...]]:
+    """The processors of several levels, the least one first, and `mattr`, which all have.
+
+    Raises UserError (code `contradiction`) unless the code of all others can use all that the least
+    one has, and each has something of its own: a library chooses by features alone.
+    """
+    cpus = values["mcpu"]
+    assert isinstance(cpus, tuple)
+    codes: dict[str, frozenset[str]] = {}
+    for cpu in cpus:
+        assert isinstance(cpu, str)
+        isa.check_cpu(cpu, f"{place}.mcpu")
+        codes[cpu] = isa.generated(isa.apply(cpu, flags))
+    levels = sorted(codes, key=lambda cpu: len(codes[cpu]))
+    lowest = levels[0]
+    for above, below in zip(levels[1:], levels, strict=False):
+        missing = sorted(codes[lowest] - codes[above])
+        if missing:
+            message = f"{above!r} lacks {missing[0]!r}, which {lowest!r} has"
+            hint = "the least level is what every processor must have that runs the library"
+            raise contradiction(message, f"{place}.mcpu", hint)
+        if codes[above] == codes[below]:
+            message = f"code for {above!r} and {below!r} needs the same features"
+            raise contradiction(message, f"{place}.mcpu", "keep one of them")
+    return {"mcpu": tuple(levels), "mattr": tuple(sorted(dict.fromkeys(flags)))}
+
+
+def canonical_one_cpu(values: Values, place: str) -> Values:
+    """`canonical_cpu` for a kind whose code is for one processor. Raises UserError for several."""
+    if isinstance(values.get("mcpu"), tuple):
+        message = "several processors, and a kind whose code is for one"
+        raise contradiction(message, f"{place}.mcpu", "kind 'llvm' makes libraries for several")
+    return canonical_cpu(values, place)
 
 
 def _caches(isa: Isa, cpu: str, values: Values) -> Values:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.target import gpus
-from tensorkiln.target.cpu import CPU_OPTIONS, canonical_cpu, known_of_cpu
+from tensorkiln.target.cpu import CPU_OPTIONS, canonical_cpu, canonical_one_cpu, known_of_cpu
 from tensorkiln.target.hooks import Hooks
 from tensorkiln.target.options import Option, Value, Values, unknown_key
 
@@ -127,7 +127,7 @@ KINDS: dict[str, Kind] = {
             ("cpu",),
             CPU_OPTIONS,
             "native code, loaded from memory",
-            canonical_cpu,
+            canonical_one_cpu,
             is_cpu=True,
             known=known_of_cpu,
         ),
@@ -137,7 +137,7 @@ KINDS: dict[str, Kind] = {
             ("cpu",),
             CPU_OPTIONS,
             "C99 for a compiler of yours",
-            canonical_cpu,
+            canonical_one_cpu,
             is_cpu=True,
             known=known_of_cpu,
             any_machine=True,

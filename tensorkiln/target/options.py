@@ -26,9 +26,9 @@ class Option:
     them); ints have a range.
 
     `choices` are the values that text, or each text of a list, may have, or whole numbers within
-    the range. An option without a `default` is left out of a target that does not give it. Options
-    added to a kind later should therefore have no default: the JSON and the hash of existing
-    targets then stay the same.
+    the range. Text of an option that is `repeatable` may also be a list of two or more. An option
+    without a `default` is left out of a target that does not give it. Options added to a kind later
+    should therefore have no default: the JSON and the hash of existing targets then stay the same.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Option:
     high: int = 0
     default: Value | None = None
     choices: tuple[str | int, ...] = ()
+    repeatable: bool = False
 
     def check(self, value: object, place: str) -> Value:
         """Return `value` in canonical form (lists as tuples). Raises UserError, with the option's
@@ -49,6 +50,10 @@ class Option:
             for name in entries if self.choices else ():
                 self._require_choice(name, place)
             return entries
+        if self.repeatable:
+            value = _one_or_several(value, place, self.doc)
+            if isinstance(value, tuple):
+                return value
         # bool is a subclass of int, but `l2_bytes=True` is a mistake; so is empty text
         wrong = not isinstance(value, self.type) or isinstance(value, bool) != (self.type is bool)
         if wrong or value == "" != self.default:
@@ -70,6 +75,14 @@ class Option:
             raise UserError(
                 f"unknown value {value!r}", code="unknown-value", where=place, hint=hint
             )
+
+
+def _one_or_several(value: object, place: str, doc: str) -> object:
+    """A list of two or more texts, of another list its only entry, if it has one."""
+    if not isinstance(value, list | tuple) and "," not in str(value):
+        return value
+    entries = names(value, place, doc)
+    return entries if len(entries) > 1 else next(iter(entries), list(entries))
 
 
 def to_json(value: Value) -> object:

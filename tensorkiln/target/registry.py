@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.target.hooks import Hook, Hooks
@@ -261,10 +261,37 @@ def _runs_here(triple: str) -> bool:
 def with_host(target: Target, host: Target | None = None) -> Target:
     """Return this target with its host filled in: the machine for everything that the kind's own
     generators do not compile (`cpu_target`), or, for a device of a composite, the composite's
-    `host`. CPU targets need none."""
+    `host`. CPU targets need none.
+
+    Raises UnsupportedError for one whose CPU, its own or another's in it, is several processors:
+    passes and code generators work for one (`Target.levels`).
+    """
+    _require_one_level(target, "target")
     if target.host is not None or KINDS[target.kind].is_cpu:
         return target
     return target.replace(host=(host or cpu_target(target)).to_json())
+
+
+def runnable_level(features: Sequence[Collection[str]], arch: str) -> int | None:
+    """Of code for several processors of architecture `arch`, which needs these features, the number
+    of what runs on this machine: the last that needs none it lacks, as in crt/prepare.c. None if it
+    can run none."""
+    machine = Target("native")
+    runnable = [i for i, needed in enumerate(features) if machine.features.issuperset(needed)]
+    return runnable[-1] if runnable and machine.arch == arch else None
+
+
+def _require_one_level(target: Target, place: str) -> None:
+    if target.levels:
+        raise UnsupportedError(
+            f"expected one processor, received {', '.join(t.mcpu for t in target.levels)}",
+            where=f"{place}.mcpu",
+            hint="compile(target=) takes several, for kind 'llvm' without devices",
+        )
+    if target.host is not None:
+        _require_one_level(target.host, f"{place}.host")
+    for i, device in enumerate(target.devices):
+        _require_one_level(device, f"{place}.devices[{i}]")
 
 
 def cpu_target(target: Target) -> Target:

@@ -167,8 +167,18 @@ class Target:
 
     @property
     def mcpu(self) -> str:
-        """The processor, in LLVM's spelling."""
-        return self._text("mcpu")
+        """The processor, in LLVM's spelling; of several levels the least one."""
+        value = self["mcpu"]
+        return str(value[0]) if isinstance(value, tuple) else self._text("mcpu")
+
+    @property
+    def levels(self) -> tuple[Target, ...]:
+        """The targets of the processors that one library has kernels for, the least one first;
+        empty if it is one processor. Each has all other options of this target."""
+        value = dict(self._fields.attrs).get("mcpu")
+        if not isinstance(value, tuple):
+            return ()
+        return tuple(self.replace(mcpu=cpu) for cpu in value)
 
     @property
     def mattr(self) -> tuple[str, ...]:
@@ -353,4 +363,5 @@ def _features(attrs: dict[str, Value]) -> frozenset[str]:
     if isa is None or not isinstance(mattr, tuple):
         return frozenset()
     flags = tuple(flag for flag in mattr if isinstance(flag, str))
-    return isa.apply(str(attrs.get("mcpu", "")), flags)
+    cpu = attrs.get("mcpu", "")
+    return isa.apply(str(cpu[0] if isinstance(cpu, tuple) else cpu), flags)

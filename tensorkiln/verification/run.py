@@ -74,9 +74,10 @@ class Run:
             )
             return None
         name = executable.name if executable.is_named else None
-        debug_executable = compile(self.mod, executable.target, name=name, debug=True)
+        level = executable.level_here
+        debug_executable = compile(self.mod, level.target, name=name, debug=True)
         kinds = {(k.symbol, k.kernel_class) for k in debug_executable.kernels}
-        if any((k.symbol, k.kernel_class) not in kinds for k in executable.kernels):
+        if any((k.symbol, k.kernel_class) not in kinds for k in level.kernels):
             notes.append(
                 "inner values are not known: it was compiled with other passes or externals than "
                 "the target's; pass debug=True to that compile"

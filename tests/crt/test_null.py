@@ -17,7 +17,7 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.artifact.read_binary import read_binary
-from tensorkiln.link.shared import DEVICE_EXPORTS
+from tensorkiln.link.shared import DEVICE_EXPORTS, LEVEL_EXPORTS
 from tensorkiln.runtime import load_module
 from tensorkiln.runtime.native import Value
 from tensorkiln.runtime.tensor import DLTensor
@@ -87,8 +87,9 @@ def prototypes() -> dict[str, tuple[str, list[tuple[str, str]]]]:
 
 
 PROTOTYPES = prototypes()
-# Only libraries with devices have them (tests/runtime/test_devices.py, tests/cuda/test_streams.py).
-for name in DEVICE_EXPORTS:
+# Only libraries with devices have them (tests/runtime/test_devices.py, tests/cuda/test_streams.py),
+# or with kernels for several processors (tests/test_levels.py).
+for name in (*DEVICE_EXPORTS, *LEVEL_EXPORTS):
     del PROTOTYPES[name]
 
 

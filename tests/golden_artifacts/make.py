@@ -19,7 +19,8 @@ the weights in their libraries; metadata, containers and link plans are of versi
 Those of number 3 have metadata 2: library-3.so and all that is of the same compile need external
 software, in every field of it. kept-3.so has metadata 3: it also returns what its kernels compute.
 Those of number 4 have metadata 4: they say what they were made from. narrow-5.so has metadata 5: it
-takes and gives arrays of element types that programs hold as bytes.
+takes and gives arrays of element types that programs hold as bytes. levels-6.so has metadata 6: it
+computes what beside-4.so does, with kernels for several processors.
 Archives in Model Library Format (model_library.py) have the number of that format:
 
     mlf-8.tar.xz      two models
@@ -114,6 +115,8 @@ def main() -> None:
         write_kept()
     if not (HERE / "narrow-5.so").exists():
         write_narrow()
+    if not (HERE / "levels-6.so").exists():
+        write_levels()
     model_library.write_once()
 
 
@@ -123,6 +126,13 @@ def write_narrow() -> None:
         warnings.simplefilter("ignore")  # the baseline is meant
         made = tk.compile(from_source(NARROW), Target({"kind": "llvm", "mcpu": "x86-64"}))
     made.export_library(HERE / "narrow-5.so")
+
+
+def write_levels() -> None:
+    """A library for every x86-64 processor, with kernels for newer ones too."""
+    module = from_source(PRODUCT.replace('"n"', "2"), namespace={"w": WEIGHTS})
+    levels = Target({"mcpu": ["x86-64", "x86-64-v3", "x86-64-v4"]})
+    tk.compile(module, levels).export_library(HERE / "levels-6.so")
 
 
 def write_kept() -> None:

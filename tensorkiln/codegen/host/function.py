@@ -14,6 +14,8 @@ from typing import Literal
 from tensorkiln.artifact.metadata import FunctionInfo, KeptInfo, ParamInfo, PoolInfo
 from tensorkiln.base.element_types import PARAMETER_TYPES
 from tensorkiln.base.errors import InternalError, UnsupportedError
+from tensorkiln.codegen.c_text.function import ffi_entry
+from tensorkiln.codegen.c_text.names import c_name
 from tensorkiln.codegen.c_text.sizes import Formula, Size, shown_size, symbols_in
 
 MAX_SYMBOLS, MAX_COMPUTED, MAX_RANK = 64, 256, 16  # as in crt.h and kiln.h
@@ -212,6 +214,24 @@ class OuterCode:
     exports: tuple[str, ...]
     helpers: tuple[HostFunction, ...]
     count: int
+    public: tuple[PublicOuter, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PublicOuter:
+    """A public outer function, and its place in the table of all."""
+
+    name: str
+    number: int
+
+    @property
+    def c_name(self) -> str:
+        """Its name in C."""
+        return c_name(self.name)
+
+    def entry(self, pointer: str) -> str:
+        """Its tvm-ffi entry; `pointer` is its kiln_outer's in C."""
+        return ffi_entry(self.name, f"kiln_outer_ffi_call({pointer}")
 
 
 def computed_sizes(function: HostFunction) -> list[Formula]:

@@ -26,6 +26,7 @@ _MUCH, _WORTH = 1.5, 1 << 20
 _NAMED = 3  # weights of a row
 _SECOND, _ZEROS, _COMPUTED = "stored a second time", "zeros up to whole blocks", "computed"
 _WIDER, _ROUNDED = "of a wider type", "zeros up to 64 bytes"
+_OTHERS = "packed for other processors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +84,19 @@ class _Stored:
 
 
 def weight_memory(mod: IRModule, model: ModelWeights, total: int) -> WeightMemory:
-    """What the weights of a module whose graphs are planned take; `total` are their bytes."""
+    """What the weights of a module whose graphs are planned take; `total` are their bytes, and
+    those of the modules for other processors of the same library."""
     rows: dict[str, list[tuple[str, int, int]]] = {}  # cause -> name, bytes, bytes in the model
-    stored = _stored(mod, model)
+    stored, module_bytes = _stored(mod, model)
     for name, forms in stored.items():
         for cause, have, instead in _changes(forms, model.named.get(name)):
             rows.setdefault(cause, []).append((name or "without a name", have, instead))
-    rounded = total - sum(f.bytes for forms in stored.values() for f in forms)
+    rounded = module_bytes - sum(f.bytes for forms in stored.values() for f in forms)
     causes = [_cause(cause, weights) for cause, weights in rows.items()]
     if rounded > 0:
         causes.append(WeightCause(_ROUNDED, rounded, 0, sum(map(len, stored.values())), ()))
+    if total > module_bytes:
+        causes.append(WeightCause(_OTHERS, total - module_bytes, 0, 0, ()))
     causes.sort(key=lambda c: (-c.more, c.cause))
     return WeightMemory(total, model.bytes, tuple(causes), _note(total, model.bytes, causes))
 
@@ -102,8 +106,9 @@ def is_much(total: int, model: int) -> bool:
     return total > _MUCH * model and total - model >= _WORTH
 
 
-def _stored(mod: IRModule, model: ModelWeights) -> dict[str, list[_Stored]]:
-    """The constants of the library by the name that the model has for them; each place once."""
+def _stored(mod: IRModule, model: ModelWeights) -> tuple[dict[str, list[_Stored]], int]:
+    """The constants of the module by the name that the model has for them, each place once, and the
+    bytes of all."""
     arena, stored = WeightArena(), dict[str, list[_Stored]]()
     classes = {k.name: k.op_class for k in mod.kernels}
     for call, c in (pair for plan in mod.planned for pair in plan.constants_read()):
@@ -112,7 +117,7 @@ def _stored(mod: IRModule, model: ModelWeights) -> dict[str, list[_Stored]]:
             count = prod(int_value(d) or 0 for d in c.type.shape)
             row = _Stored(c.data.nbytes, count, c.data.itemsize, classes.get(call.name, ""))
             stored.setdefault(_model_name(c.name, model), []).append(row)
-    return stored
+    return stored, arena.size
 
 
 def _model_name(name: str, model: ModelWeights) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tensorkiln.artifact.metadata import FunctionInfo, KeptInfo, ParamInfo
-from tensorkiln.codegen.c_text.function import ffi_entry
 from tensorkiln.codegen.c_text.names import c_name
 from tensorkiln.codegen.c_text.text import heading
 from tensorkiln.codegen.host.call_plan import (
@@ -15,7 +14,7 @@ from tensorkiln.codegen.host.call_plan import (
     implied_sizes,
     tensor_host_function,
 )
-from tensorkiln.codegen.host.function import OuterCode
+from tensorkiln.codegen.host.function import OuterCode, PublicOuter
 from tensorkiln.codegen.host.weights import WeightArena
 from tensorkiln.codegen.outer.calls import emit_call
 from tensorkiln.codegen.outer.function import OuterLibrary, OuterWriter, called_name
@@ -77,10 +76,6 @@ def outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
             "\n" + "\n".join(library.texts),
             *library.descriptors,
             "",
-            *(
-                ffi_entry(f.name, f"kiln_outer_ffi_call(&outer_{c_name(f.name)}")
-                for f in public_functions
-            ),
             _table(outers),
         ]
     )
@@ -91,6 +86,7 @@ def outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
         (*OUTER_EXPORTS, *entries),
         tuple(helpers),
         len(outers),
+        tuple(PublicOuter(f.name, outers.index(f)) for f in public_functions),
     )
 
 
