@@ -87,6 +87,7 @@ def _values() -> dict[object, Mapping[str, object]]:
     from tensorkiln.external.plugins import known_externals
     from tensorkiln.inspectors import known_inspectors
     from tensorkiln.target.kinds import KINDS
+    from tensorkiln.target.lookup import known_names
     from tensorkiln.target.tags import TAGS
 
     kinds = [k.name for k in KINDS.values() if k.has_codegen]
@@ -104,7 +105,7 @@ def _values() -> dict[object, Mapping[str, object]]:
             "zsh": "_kiln_array",
             "preamble": {"zsh": "_kiln_array() {\n  compset -P '*='\n  _files\n}"},
         },
-        options.target: _names("target", ["native", *kinds, *TAGS.names(), "help"]),
+        options.target: _names("target", ["native", *kinds, *TAGS.names(), *known_names(), "help"]),
         options.external: _names("external", sorted(known_externals())),
         options.inspector: _names("inspector", sorted({row.name for row in known_inspectors()})),
     }

@@ -181,14 +181,14 @@ target, external, inspector, array = (option(_word) for _ in range(4))
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add `--target`: JSON text, a kind, or `native`. Commands take None as `native`."""
+    """Add `--target`: a name, JSON text or `native`. Commands take None as `native`."""
     parser.add_argument(
         "--target",
         metavar="TARGET",
         action=_TargetOption,
         type=target,
-        help="native (default: this CPU), llvm (x86-64 baseline), a tag such as raspberrypi/4b, or "
-        "JSON text; help lists all",
+        help="native (default: this CPU), llvm (x86-64 baseline), a tag such as raspberrypi/4b, a "
+        "product, processor or feature (rpi4, skylake, avx2), or JSON text; help lists all",
     )
 
 

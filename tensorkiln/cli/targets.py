@@ -1,14 +1,14 @@
 """kiln targets: what can be compiled for, or what one target means.
 
 Without an argument: kinds and tags, a line each; with --all also options of kinds and processors.
-With the name of a kind, a tag, JSON text or "native": its canonical form and what follows from it.
-Other words search the tags.
+With the name of a kind, a tag, a product, a processor or a feature, JSON text or "native": its
+canonical form and what follows from it. Other words search the tags.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.base.text import size_text
@@ -18,13 +18,17 @@ from tensorkiln.cli.tables import columns
 from tensorkiln.target import Target, require_codegen
 from tensorkiln.target.isa import ISAS
 from tensorkiln.target.kinds import KINDS, Kind
+from tensorkiln.target.lookup import choices_of
 from tensorkiln.target.tags import TAGS, Tag
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kiln targets`."""
     parser.add_argument(
-        "target", nargs="?", type=target, help="native, a kind, a tag, JSON text, or a word"
+        "target",
+        nargs="?",
+        type=target,
+        help="native, a kind, tag, product or processor, JSON text, or a word",
     )
     parser.add_argument("--tag", type=target, help="explain one tag")
     parser.add_argument(
@@ -45,7 +49,10 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if text is None:
         screen.answer(_listing, lambda: _listing_text(args.all))
     elif tags:
-        screen.answer(lambda: {"tags": _rows(tags)}, lambda: _tags_text(tags))
+        screen.answer(
+            lambda: {"tags": _rows(tags), "choices": choices_of(text)},
+            lambda: _search_text(tags, choices_of(text)),
+        )
     else:
         target = Target({"tag": args.tag}) if args.tag else Target(text)
         screen.answer(lambda: _facts(target), lambda: _facts_text(target))
@@ -77,8 +84,8 @@ def _listing_text(everything: bool) -> str:
         parts += [f"processors of {isa.arch}", f"    {' '.join(isa.cpus)}"]
     parts += ["tags", _tags_text(TAGS.all())]
     usages = [
-        ("kiln targets NAME", "explains native, a kind, a tag or JSON text"),
-        ("kiln targets WORD", "searches the tags: graviton, cortex-m4"),
+        ("kiln targets NAME", "explains native, a kind, a tag, JSON text, rpi4, skylake, avx2"),
+        ("kiln targets WORD", "searches the tags: graviton, cortex-a72"),
         ("kiln targets --all", "also lists options of kinds, and processors"),
     ]
     return "\n".join([*parts, "more", columns(usages)])
@@ -98,7 +105,17 @@ def _search(text: str) -> list[Tag]:
     word = text.strip().lower()
     if word.startswith("{") or word in KINDS or word == "native" or TAGS.find(text) or not word:
         return []
+    if len(choices_of(text)) == 1:
+        return []
     return [tag for tag in TAGS.all() if any(word in part for part in _words(tag))]
+
+
+def _search_text(tags: Sequence[Tag], choices: Sequence[Mapping[str, object]]) -> str:
+    """The tags that were found and, for a word that names several targets, these."""
+    if not choices:
+        return _tags_text(tags)
+    rows = [(str(Target(choice)),) for choice in choices]
+    return "\n".join(["tags", _tags_text(tags), "targets with this name", columns(rows)])
 
 
 def _words(tag: Tag) -> Iterable[str]:
@@ -114,13 +131,19 @@ def _rows(tags: Iterable[Tag]) -> dict[str, object]:
             "aliases": list(tag.aliases),
             "source": tag.source,
             "hash": tag.hash,
+            **_compiles(Target(tag.reference)),
         }
         for tag in tags
     }
 
 
 def _tags_text(tags: Sequence[Tag]) -> str:
-    return columns([(tag.reference, tag.about) for tag in tags])
+    return columns([(tag.reference, _about_tag(tag)) for tag in tags])
+
+
+def _about_tag(tag: Tag) -> str:
+    unsupported = _unsupported(Target(tag.reference)) is not None
+    return f"{tag.about} (cannot be compiled yet)" if unsupported else tag.about
 
 
 # -- one target --------------------------------------------------------------------------
@@ -130,7 +153,7 @@ def _facts(target: Target) -> dict[str, object]:
     facts: dict[str, object] = {
         "target": target.to_json(),
         "content_hash": target.content_hash,
-        "code_generator": _unsupported(target) is None,
+        **_compiles(target),
     }
     tag = TAGS.find(target.tag) if target.tag else None
     if tag is not None:
@@ -140,6 +163,7 @@ def _facts(target: Target) -> dict[str, object]:
     if target.levels:
         return facts | {"levels": [_facts(level) for level in target.levels]}
     return facts | {
+        "tags": [t.reference for t in _with_processor(target)],
         "baseline": target.is_baseline,
         "features": sorted(target.features),
         "vector_bytes": target.vector_bytes,
@@ -167,6 +191,8 @@ def _facts_text(target: Target) -> str:
         ("vectors", _vectors(target)),
         ("caches", f"{size_text(target.l1d_bytes)} level 1, {size_text(target.l2_bytes)} level 2"),
     ]
+    machines = [] if target.tag else _with_processor(target)
+    rows += [("tags", ", ".join(t.reference for t in machines))] if machines else []
     plain = Target({"mtriple": target.mtriple, "mcpu": ISAS[target.arch].baseline_cpu})
     if target.vector_bytes != plain.vector_bytes:
         rows.append(("baseline", f"vectors of {plain.vector_bytes} bytes in its place"))
@@ -180,6 +206,17 @@ def _facts_text(target: Target) -> str:
 
 def _vectors(target: Target) -> str:
     return f"{target.num_vector_registers} of {target.vector_bytes} bytes"
+
+
+def _with_processor(target: Target) -> list[Tag]:
+    """The tags of machines whose CPU is that of the target."""
+    return [tag for tag in TAGS.all() if tag.target.get("mcpu") == target.mcpu]
+
+
+def _compiles(target: Target) -> dict[str, object]:
+    """Whether a target can be compiled, and if not, why."""
+    unsupported = _unsupported(target)
+    return {"code_generator": unsupported is None, "unsupported": unsupported}
 
 
 def _unsupported(target: Target) -> str | None:

@@ -13,6 +13,7 @@ from tensorkiln.target.composite import settle_host
 from tensorkiln.target.fields import Fields
 from tensorkiln.target.gpus import hint_for_arch
 from tensorkiln.target.kinds import FIELDS, HOST, INSTEAD, KINDS, Kind
+from tensorkiln.target.lookup import hint_for_kind, known_names, meaning
 from tensorkiln.target.options import FIELD_ALIASES, contradiction, names
 from tensorkiln.target.tags import TAGS, Tag, bad_hash, check_reference, read_file
 
@@ -23,7 +24,7 @@ _DEEPEST = 16  # levels of nested targets, well below Python's recursion limit
 
 
 def parse(spec: object, place: str = "target") -> Fields:
-    """Check `spec` (JSON text, tag, kind name or mapping) and return its canonical fields.
+    """Check `spec` (JSON text, kind, tag, name of a machine, mapping); return its canonical fields.
 
     Raises UserError; `place` is the path of the target in its message: `target.devices[1]`.
     """
@@ -164,7 +165,10 @@ def _from_name(text: str, place: str) -> Mapping[str, object]:
             where=place,
             hint=f"write JSON: {example}",
         )
-    return {"tag": text} if "/" in text else {"kind": text}
+    if "/" in text:
+        return {"tag": text}
+    named = meaning(text, place) if text not in (*KINDS, NATIVE) else None
+    return named or {"kind": text}
 
 
 def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -202,8 +206,9 @@ def _kind(name: str, place: str) -> Kind:
     kind = KINDS.get(name)
     if kind is None:
         kinds = (*KINDS, NATIVE)
-        hint = INSTEAD.get(name) or hint_for_arch(name)
-        hint = hint or nearest(name, (*kinds, *TAGS.names()), TAGS.names())
+        hint = INSTEAD.get(name) or hint_for_kind(name) or hint_for_arch(name)
+        others = (*known_names(), *TAGS.names())
+        hint = hint or nearest(name, (*kinds, *others), others)
         raise UserError(
             f"unknown kind {name!r}",
             code="unknown-kind",

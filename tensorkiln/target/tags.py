@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
@@ -14,7 +14,8 @@ from tensorkiln.base.files import read_plain
 
 _WORD = r"[a-z0-9]+(?:[._+-][a-z0-9]+)*\+*"
 _NAME = re.compile(rf"{_WORD}/{_WORD}")
-_REFERENCE = re.compile(rf"({_WORD}/{_WORD})(?::(v?\d+(?:\.\d+)*))?")
+_REFERENCE = re.compile(rf"({_WORD}(?:/{_WORD})?)(?::(v?\d+(?:\.\d+)*))?")
+_LONG_WORD = 4  # letters of a name that is clear without its vendor: not `m4`, `cm4` or `t4`
 _FIELDS = ("name", "version", "aliases", "about", "source", "hash", "target")
 
 
@@ -38,6 +39,23 @@ class Tag:
         """The canonical spelling, `vendor/name:version`."""
         return f"{self.name}:{self.version}"
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name and its aliases."""
+        return (self.name, *self.aliases)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What follows the vendor in its names, where that is long enough to be clear alone:
+        `jetson-nano`."""
+        words = (name.partition("/")[2] for name in self.names)
+        return tuple(w for w in words if len(w) >= _LONG_WORD and w[0].isalpha())
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """All that it is called: `nvidia/jetson-nano`, `nvidia-jetson-nano`, `jetson-nano`."""
+        return (*self.names, *(name.replace("/", "-") for name in self.names), *self.words)
+
 
 @dataclass
 class TagTable:
@@ -45,6 +63,7 @@ class TagTable:
     loaded. The shipped files are read lazily, on the first look-up."""
 
     loaded: dict[str, Tag] = field(default_factory=dict)
+    _index: tuple[object, Mapping[str, Sequence[Tag]]] | None = None  # of which `loaded`
 
     @cached_property
     def shipped(self) -> dict[str, Tag]:
@@ -73,25 +92,50 @@ class TagTable:
         rows = self.all()
         return list(dict.fromkeys([*(t.name for t in rows), *(a for t in rows for a in t.aliases)]))
 
+    def words(self) -> list[str]:
+        """Return the words that name one tag without its vendor, each once."""
+        words = dict.fromkeys(word for tag in self.all() for word in tag.words)
+        return [word for word in words if len(self.called(word)) == 1]
+
+    def by_spelling(self) -> Mapping[str, Sequence[Tag]]:
+        """Return the versions of tags by all that they are called (`Tag.spellings`), in order."""
+        if self._index is None or self._index[0] is not self.loaded:
+            rows: dict[str, list[Tag]] = {}
+            for tag in self.all():
+                for name in dict.fromkeys(tag.spellings):
+                    rows.setdefault(name, []).append(tag)
+            self._index = (self.loaded, rows)
+        return self._index[1]
+
     def find(self, reference: str) -> Tag | None:
-        """Return the tag of `vendor/name[:version]`, where the name may be an alias; without a
-        version the latest one. None if there is no such tag."""
+        """Return the tag of `vendor/name[:version]`, where the name may be an alias, and may lack
+        its slash or its vendor (`Tag.spellings`); without a version the latest one. None if no tag
+        or several are called so."""
+        tags = self.called(reference)
+        return tags[0] if len(tags) == 1 else None
+
+    def called(self, reference: str) -> list[Tag]:
+        """Return the tags that `find` chooses from, each in its latest version or the given one:
+        several where vendors have a word in common."""
         match = _REFERENCE.fullmatch(reference)
         if match is None:
-            return None
+            return []
         name, version = match.groups()
-        rows = [t for t in self.all() if t.name == name or name in t.aliases]
+        rows = self.by_spelling().get(name, ())
         if version is not None:
             rows = [t for t in rows if _order(t.version) == _order(version)]
-        return rows[-1] if rows else None
+        return list({t.name: t for t in rows}.values())
 
     def unknown(self, reference: str, place: str, kinds: Collection[str] = ()) -> UserError:
-        """Return the error for an unknown tag. Its hint gives the known versions or the nearest
-        names, or says that the name is one of `kinds`."""
+        """Return the error for an unknown tag, or for a word of several. Its hint gives the known
+        versions, the tags with that word or the nearest names, or says that the name is one of
+        `kinds`."""
         name, _, version = reference.partition(":")
-        versions = [t.version for t in self.all() if t.name == name or name in t.aliases]
+        versions = [t.version for t in self.by_spelling().get(name, ())]
         if version and versions:
             hint = f"versions of {name!r}: {', '.join(versions)}"
+        elif len(several := self.called(reference)) > 1:
+            hint = f"one of {', '.join(t.name for t in several)}"
         else:
             aliases = {a for t in self.all() for a in t.aliases}
             hint = nearest(name, self.names(), aliases)
@@ -176,7 +220,7 @@ def check_name(name: str, place: str) -> None:
 
 def check_reference(reference: str, place: str) -> None:
     """Raise UserError (code `bad-tag`) unless `reference` is `vendor/name:version`."""
-    if not _REFERENCE.fullmatch(reference) or ":" not in reference:
+    if not _REFERENCE.fullmatch(reference) or not {"/", ":"} <= set(reference):
         raise UserError(
             f"{reference!r} is not a tag with a version",
             code="bad-tag",
@@ -203,7 +247,7 @@ def _check_aliases(tags: Iterable[Tag]) -> None:
         if tag.reference in references:
             raise UserError(f"{tag.reference!r} occurs twice", code="bad-tag", where=tag.file)
         references.add(tag.reference)
-        for name in (tag.name, *tag.aliases):
+        for name in tag.names:
             if owner.setdefault(name, tag.name) != tag.name:
                 raise UserError(
                     f"{name!r} names both {owner[name]!r} and {tag.name!r}",

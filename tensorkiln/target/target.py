@@ -24,13 +24,14 @@ class Target:
     """What to compile for. Frozen, hashable, equal by content.
 
     Made from JSON text, a dict, a tag (`"raspberrypi/4b"`), the name of a kind (`"llvm"` is the
-    baseline of x86-64), or `"native"` (this machine, with the detected processor, features and
-    cache sizes written into the fields). `host` is the target of the host program, for kinds that
-    run on a device.
+    baseline of x86-64), of a product (`"rpi4"`), a processor (`"skylake"`) or a feature of x86-64
+    (`"avx2"`: the least level that has it), or `"native"` (this machine, with the detected
+    processor, features and cache sizes written into the fields). `host` is the target of the host
+    program, for kinds that run on a device.
 
     `str(t)` is the canonical JSON, and `Target(str(t)) == t`. Only `"native"` depends on the
     machine. Raises UserError for an unknown name or field and for fields that contradict each
-    other, e.g. code `unknown-cpu`, `unknown-key`, `contradiction`.
+    other, e.g. code `unknown-cpu`, `unknown-key`, `ambiguous-name`.
     """
 
     kind: str

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+import tensorkiln as tk
+from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.cli import main
 from tensorkiln.target import Target
 from tensorkiln.target.isa import ISAS
@@ -22,6 +25,18 @@ def forget_loaded() -> Iterator[None]:
     TAGS.loaded = {}
 
 
+@cache
+def _compiles(reference: str) -> bool:
+    """Whether a compile gets beyond the target."""
+    try:
+        tk.compile(tk.IRModule(()), target=reference)
+    except UnsupportedError:
+        return False
+    except UserError:  # of the empty module
+        return True
+    raise AssertionError("an empty module was compiled")
+
+
 def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["targets"]) == 0
     short = capsys.readouterr().out
@@ -34,7 +49,9 @@ def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
         for kind in KINDS.values():
             assert rows[kind.name].startswith(kind.doc)
         for tag in TAGS.all():
-            assert rows[tag.reference] == tag.about
+            assert rows[tag.reference] == tag.about + (
+                "" if _compiles(tag.reference) else " (cannot be compiled yet)"
+            )
     assert set(short.splitlines()) < set(whole.splitlines())
     words = set(whole.split())
     assert words >= {cpu for isa in ISAS.values() for cpu in isa.cpus}
@@ -44,6 +61,9 @@ def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(capsys.readouterr().out)
     assert data["tags"]["aws/c4.xlarge:1"]["source"].startswith("https://docs.aws.amazon.com")
     assert data["kinds"]["cuda"]["arch"]
+    for reference, row in data["tags"].items():
+        assert row["code_generator"] is (row["unsupported"] is None) is _compiles(reference)
+    assert "riscv64" in data["tags"]["starfive/visionfive2:1"]["unsupported"]
     assert set(data["kinds"]) == set(KINDS)
 
 
@@ -72,7 +92,54 @@ def test_search(capsys: pytest.CaptureFixture[str]) -> None:
     assert "rockchip/rk3399-gpu:1  RK3399, Mali-T860 MP4" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("argv", [["--tag", "broadcom/rpi4b"], ["raspberrypi/4b:1"]])
+@pytest.mark.parametrize("word", ["cortex-a72", "generic"])
+def test_a_name_of_several(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The tags with it are listed, and the targets with this name in full."""
+    assert main(["targets", word]) == 0
+    text = capsys.readouterr().out
+    assert main(["targets", word, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert len(data["choices"]) > 1
+    for choice in data["choices"]:
+        assert str(Target(choice)) in text and choice["mcpu"] == word
+    assert set(data["tags"]) <= set(text.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "tags"),
+    [
+        ("skylake", "intel/core-i7-6700k:1"),
+        ("cortex-m4", "st/nucleo-f401re:1"),
+        ("x86-64-v3", ""),
+        ("avx2", ""),
+    ],
+)
+def test_explain_processor(name: str, tags: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["targets", name]) == 0
+    text = capsys.readouterr().out
+    assert str(Target(name)) in text and "compiles  yes" in text and tags in text
+    assert main(["targets", name, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert Target(data["target"]) == Target(name)
+    assert data["tags"] == [
+        t.reference for t in TAGS.all() if t.target.get("mcpu") == Target(name).mcpu
+    ]
+    assert (tags in data["tags"]) is bool(tags) and data["unsupported"] is None
+
+
+def test_explain_what_a_name_means(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["targets", "apple-m1"]) == 0
+    text = capsys.readouterr().out
+    assert "apple/m1:1" in text and "no: no library is made for macos" in text
+    assert main(["targets", "apple-m1", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert Target(data["target"]) == Target("apple/m1")
+    assert data["code_generator"] is False and "macos" in data["unsupported"]
+
+
+@pytest.mark.parametrize(
+    "argv", [["--tag", "broadcom/rpi4b"], ["raspberrypi/4b:1"], ["rpi4"], ["--tag", "rpi4"]]
+)
 def test_explain_tag(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["targets", *argv]) == 0
     text = capsys.readouterr().out
