@@ -207,8 +207,8 @@ def _kind(name: str, place: str) -> Kind:
     if kind is None:
         kinds = (*KINDS, NATIVE)
         hint = INSTEAD.get(name) or hint_for_kind(name) or hint_for_arch(name)
-        others = (*known_names(), *TAGS.names())
-        hint = hint or nearest(name, (*kinds, *others), others)
+        machines = (*known_names(), *TAGS.names())
+        hint = hint or nearest(name, (*kinds, *machines), machines)
         raise UserError(
             f"unknown kind {name!r}",
             code="unknown-kind",

@@ -130,7 +130,8 @@ def values_of(action: argparse.Action) -> set[str]:
     if action.choices:
         return set(map(str, action.choices))
     if action.dest in ("target", "tag"):
-        return {"native", "llvm", "help", *(tag.name for tag in TAGS.all())}
+        names = {"rpi4", "jetson-nano", "skylake", "cortex-m4", "avx2"}
+        return {"native", "llvm", "help", *names, *(tag.name for tag in TAGS.all())}
     if action.dest == "external":
         return set(known_externals())
     if action.dest == "inspector":

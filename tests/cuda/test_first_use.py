@@ -80,7 +80,7 @@ MISSPELT: list[tuple[Any, str, str]] = [
     ("cdua", "unknown kind", "'cuda'"),
     ("nvptx64", "unknown kind", "write 'cuda'"),
     ("gpu", "unknown kind", "'cuda'"),
-    ("h100", "unknown kind", "'nvidia/h100'"),
+    ("H100", "unknown kind", "'h100'"),
     ("nvidia", "unknown kind", "'nvidia/a100'"),
     ("nvidia/H100", "unknown tag", "'nvidia/h100'"),
     ("nvidia/h10", "unknown tag", "'nvidia/h100'"),

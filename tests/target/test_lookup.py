@@ -114,9 +114,9 @@ def test_names_have_one_meaning() -> None:
     assert not spellings & {*KINDS, *INSTEAD, "native", "host", "help"}
     assert all(len(_owners(s)) == 1 for s in spellings)
     cpus = {cpu for isa in ISAS.values() for cpu in isa.cpus}
-    both = spellings & cpus
-    assert both == {"a64fx", "apple-m1", "apple-m2", "apple-m3", "apple-m4", "gb10", "grace"}
-    for name in both:
+    shared = spellings & cpus
+    assert shared == {"a64fx", "apple-m1", "apple-m2", "apple-m3", "apple-m4", "gb10", "grace"}
+    for name in shared:
         target = Target(name)
         assert target.tag and name == (target.host or target).mcpu
     assert not set(ISAS["x86_64"].implied) & (cpus | spellings)
