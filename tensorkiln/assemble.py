@@ -50,7 +50,7 @@ from tensorkiln.ir.module import AnyKernel, IRModule
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.link.artifacts import LINK_PLAN, LOADER_EXPORTS, LinkPlan, is_embedded
 from tensorkiln.link.jit_objects import for_jit
-from tensorkiln.link.object_format import driver_format, rename_symbols
+from tensorkiln.link.object_format import driver_format, rename_symbols, system_need
 from tensorkiln.link.shared import DEVICE_EXPORTS, RUNTIME_EXPORTS, Fcompile
 from tensorkiln.target import (
     Target,
@@ -322,6 +322,7 @@ def _metadata(
         tuple(arena.constants),
         _device_infos(parts.target, parts.devices, parts.code.artifacts),
         levels,
+        system_need(parts.cpu.mtriple),
         parts.origin,
     )
 

@@ -1,12 +1,19 @@
-"""The functions of the system's C library that libraries may use, by the file that provides them.
+"""The C libraries of systems: a row each, with the functions that libraries may use by the file
+that provides them.
 
 The linker's stubs are generated from these tables (`link/elf/stubs.py`), and the list of a
-library's dependencies is read with them (`artifact/components.py`).
+library's dependencies is read with them (`artifact/components.py`). Metadata says which one, and
+which version at least, a library needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from tensorkiln.base.record import JsonRecord, word
+from tensorkiln.base.schema import Reader
 
 # Functions of double that T.call_extern may call; with suffix f, such as `sinf`, those of float.
 _MATHEMATICS = (
@@ -23,34 +30,144 @@ _PLAIN = (
     "strtod strtoll time tolower toupper"
 )
 
-OLDEST_GLIBC = "2.17"  # that linked libraries run on
+_MATHEMATICAL = " ".join(f"{name} {name}f" for name in _MATHEMATICS.split())
 
-# soname -> symbols. Their version is GLIBC_2.2.5 on x86-64, but for those in _X86_VERSIONS, and
-# GLIBC_2.17 on aarch64.
-STUB_LIBRARIES: Mapping[str, str] = {
-    "libc.so.6": (
-        "__cxa_atexit __cxa_finalize __errno_location __register_atfork abort calloc clock_gettime "
-        "close dl_iterate_phdr free getauxval getenv getpid getrlimit lseek madvise malloc mmap "
-        "munmap open posix_memalign pthread_attr_destroy pthread_self read realloc realpath "
-        "sched_getaffinity sigfillset snprintf strchr strcmp strerror strlen strncmp strrchr "
-        "strtol syscall sysconf vsnprintf write " + _PLAIN
-    ),
-    "libm.so.6": " ".join(f"{name} {name}f" for name in _MATHEMATICS.split()),
-    "libpthread.so.0": (
-        "pthread_attr_getstack pthread_create pthread_getattr_np pthread_getspecific pthread_join "
-        "pthread_key_create pthread_key_delete pthread_mutex_lock pthread_mutex_unlock "
-        "pthread_setspecific pthread_sigmask"
-    ),
-    "libdl.so.2": "dladdr dlclose dlopen dlsym",
-}
-_CALLABLE = frozenset(f"{_PLAIN} {STUB_LIBRARIES['libm.so.6']}".split())
-# Functions that the runtime itself calls: no kernel may have one of these names.
-RUNTIME_CALLS = frozenset(" ".join(STUB_LIBRARIES.values()).split()) - _CALLABLE
-LOADERS: Mapping[str, tuple[str, str]] = {
-    "x86_64": ("ld-linux-x86-64.so.2", "__tls_get_addr"),
-    "aarch64": ("ld-linux-aarch64.so.1", ""),
-}
-# All symbols that a link against the stubs can find outside the library.
-SYSTEM_SYMBOLS = frozenset(
-    [*" ".join(STUB_LIBRARIES.values()).split(), *(name for _, name in LOADERS.values() if name)]
+# What the runtime calls: in all C libraries, from files, from threads and from the dynamic loader.
+_RUNTIME = (
+    "abort calloc clock_gettime close free getauxval getenv getpid getrlimit lseek madvise malloc "
+    "mmap munmap open posix_memalign read realloc realpath sched_getaffinity sigfillset snprintf "
+    "strchr strcmp strerror strlen strncmp strrchr strtol syscall sysconf vsnprintf write"
 )
+_THREADS = (
+    "pthread_attr_getstack pthread_create pthread_getattr_np pthread_getspecific pthread_join "
+    "pthread_key_create pthread_key_delete pthread_mutex_lock pthread_mutex_unlock "
+    "pthread_setspecific pthread_sigmask"
+)
+_LOADER = "dladdr dlclose dlopen dlsym"
+
+
+@dataclass(frozen=True, slots=True)
+class SystemNeed(JsonRecord):
+    """What a library needs of the system: the C library `name`, of `version` or newer."""
+
+    name: str
+    version: Annotated[str, word(r"\d{1,9}(\.\d{1,9}){0,3}", "a version, such as 2.17")]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version} or newer"
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Equal and greater for newer versions."""
+        return tuple(map(int, self.version.split(".")))
+
+    def validate(self, reader: Reader) -> None:
+        """See `JsonRecord`."""
+        if self.name not in C_LIBRARIES:
+            raise reader.unknown(self.name, C_LIBRARIES, "name")
+
+
+@dataclass(frozen=True, slots=True)
+class CLibrary:
+    """A C library: what triples call it, the oldest version that linked libraries run on, its
+    license; the symbols that
+    they may use, by the name of the file (DT_NEEDED) that has them; the symbols of the dynamic
+    loader's file, by architecture; names of further files of it; the beginning of the
+    names of versions of symbols, and for each architecture these, of all others under ''."""
+
+    name: str
+    environment: str
+    oldest: str
+    license: str
+    files: Mapping[str, str]
+    loaders: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    other_files: tuple[str, ...] = ()
+    version_prefix: str = ""
+    versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def need(self) -> SystemNeed:
+        """What libraries need at least that are linked with it."""
+        return SystemNeed(self.name, self.oldest)
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """All symbols that a link against its stubs can find outside the library."""
+        texts = [*self.files.values(), *(names for _, names in self.loaders.values())]
+        return frozenset(" ".join(texts).split())
+
+    @property
+    def file_names(self) -> frozenset[str]:
+        """Names of its files, also those that only other linkers name."""
+        loaders = (loader for loader, _ in self.loaders.values())
+        return frozenset((*self.files, *loaders, *self.other_files))
+
+    def stubs(self, arch: str) -> Mapping[str, str]:
+        """The files that a link for an architecture needs, with their symbols."""
+        loader, names = self.loaders.get(arch, ("", ""))
+        return {**self.files, **({loader: names} if names else {})}
+
+    def version_of(self, arch: str, symbol: str) -> str:
+        """The version of a symbol; empty for a C library without any."""
+        versions = self.versions.get(arch)
+        return self.version_prefix + versions.get(symbol, versions[""]) if versions else ""
+
+
+GLIBC = CLibrary(
+    "glibc",
+    "gnu",
+    "2.17",
+    "LGPL-2.1-or-later",
+    {
+        "libc.so.6": (
+            "__cxa_atexit __cxa_finalize __errno_location __register_atfork dl_iterate_phdr "
+            f"pthread_attr_destroy pthread_self {_RUNTIME} {_PLAIN}"
+        ),
+        "libm.so.6": _MATHEMATICAL,
+        "libpthread.so.0": _THREADS,
+        "libdl.so.2": _LOADER,
+    },
+    {
+        "x86_64": ("ld-linux-x86-64.so.2", "__tls_get_addr"),
+        "aarch64": ("ld-linux-aarch64.so.1", ""),
+    },
+    ("librt.so.1", "libutil.so.1"),
+    "GLIBC_",
+    {
+        "x86_64": {
+            "": "2.2.5",
+            "__register_atfork": "2.3.2",
+            "__tls_get_addr": "2.3",
+            "clock_gettime": "2.17",
+            "getauxval": "2.16",
+            "realpath": "2.3",
+            "sched_getaffinity": "2.3.4",
+        },
+        "aarch64": {"": "2.17"},
+    },
+)
+# One file, which every musl knows by this name, whatever a distribution calls it.
+MUSL = CLibrary(
+    "musl",
+    "musl",
+    "1.1",
+    "MIT",
+    {
+        "libc.so": (
+            "__errno_location __tls_get_addr dl_iterate_phdr pthread_atfork pthread_attr_destroy "
+            f"pthread_self {_RUNTIME} {_THREADS} {_LOADER} {_PLAIN} {_MATHEMATICAL}"
+        )
+    },
+    other_files=(
+        *("libc.musl-x86_64.so.1", "libc.musl-aarch64.so.1"),
+        *("ld-musl-x86_64.so.1", "ld-musl-aarch64.so.1"),
+    ),
+)
+C_LIBRARIES: Mapping[str, CLibrary] = {row.name: row for row in (GLIBC, MUSL)}
+
+MATHEMATICS = frozenset(_MATHEMATICAL.split())
+# All symbols that a link can find outside the library, on any system: code has the same names
+# everywhere.
+SYSTEM_SYMBOLS = frozenset().union(*(row.symbols for row in C_LIBRARIES.values()))
+# Functions that the runtime itself calls: no kernel may have one of these names.
+RUNTIME_CALLS = SYSTEM_SYMBOLS - MATHEMATICS - frozenset(_PLAIN.split())

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from tensorkiln.artifact.artifact import Artifact
 from tensorkiln.artifact.artifact_set import ArtifactSet
 from tensorkiln.artifact.binary import BinaryFile
-from tensorkiln.artifact.c_library import LOADERS, OLDEST_GLIBC, STUB_LIBRARIES, SYSTEM_SYMBOLS
+from tensorkiln.artifact.c_library import C_LIBRARIES, SYSTEM_SYMBOLS, CLibrary, SystemNeed
 from tensorkiln.artifact.metadata import Metadata
 from tensorkiln.artifact.mlf.metadata import Model
 from tensorkiln.artifact.read_binary import binary_of
@@ -31,17 +31,12 @@ from tensorkiln.base.origin import Use
 from tensorkiln.base.record import JsonRecord
 
 RUNTIME = "tensorkiln-runtime"
-_GLIBC_LICENSE = "LGPL-2.1-or-later"
 _GCC_LICENSE = "GPL-3.0-or-later WITH GCC-exception-3.1"
 # Drivers by the kind of device: name, file, license. The OpenCL loader may be any vendor's.
 DRIVERS: Mapping[str, tuple[str, str, str]] = {
     "cuda": ("nvidia-driver", "libcuda.so.1", "LicenseRef-NVIDIA-driver"),
     "opencl": ("opencl-loader", "libOpenCL.so.1", UNSTATED),
 }
-# Files of glibc, also those that only other linkers name.
-_GLIBC_FILES = frozenset(
-    {*STUB_LIBRARIES, *(loader for loader, _ in LOADERS.values()), "librt.so.1", "libutil.so.1"}
-)
 # Functions that compilers add to what they compile: of libgcc and compiler-rt, and start files.
 _HELPER = re.compile(
     r"__(u?(div|mod|divmod)[hsdt]i[34]|(mul|neg|cmp|ucmp|ashl|ashr|lshr|ffs|clz|ctz|popcount|parity|"
@@ -75,24 +70,23 @@ def components(metadata: Metadata, objects: Sequence[BinaryFile] = ()) -> tuple[
 
     Raises UserError (code `bad-library`) for damaged objects.
     """
-    linked = _Linked(objects)
+    linked = _Linked(objects, metadata.system)
     rows = [_runtime(metadata, linked)]
     if objects:
         system, foreign = linked.divided()
-        if system or any(name in _GLIBC_FILES for name in linked.needed):
-            rows.append(_glibc(linked, system))
+        if system or any(name in linked.c_library.file_names for name in linked.needed):
+            rows.append(_c_library(linked, system))
         rows += _compiler(linked)
     else:
         foreign = ()
-        reason = "the C runtime: memory, threads, files"
-        rows.append(Component("glibc", f">={OLDEST_GLIBC}", _GLIBC_LICENSE, "linked", reason))
+        rows.append(_c_library(linked, (), "the C runtime: memory, threads, files"))
     kinds = dict.fromkeys(d.kind for d in metadata.devices if d.number)
     for name, file, license_ in (DRIVERS[kind] for kind in kinds if kind in DRIVERS):
         rows.append(Component(name, "", license_, "opened", "code for devices", (file,)))
     rows += _dependencies(metadata, linked, foreign)
     named_files = {file for c in rows for file in c.files}
     for file in linked.needed:
-        if file not in named_files and file not in _GLIBC_FILES:
+        if file not in named_files and file not in linked.c_library.file_names:
             rows.append(_unknown(file, foreign))
     return tuple(sorted(rows, key=lambda c: (_ORDER.index(c.how), c.name)))
 
@@ -102,37 +96,46 @@ _ORDER = ("embedded", "linked", "opened", "host", "build")
 
 class _Linked:
     """The symbols that binaries define and need; `needed` are the libraries that they need, in
-    order."""
+    order, and `system` what they need of the system: what metadata says, or the newer version that
+    a compiler of the caller's has linked."""
 
-    def __init__(self, objects: Sequence[BinaryFile]):
+    def __init__(self, objects: Sequence[BinaryFile], system: SystemNeed):
+        self.c_library: CLibrary = C_LIBRARIES[system.name]
         self.is_shared = bool(objects) and not objects[0].relocatable
         self.needed = tuple(dict.fromkeys(n for binary in objects for n in binary.needed()))
         self.symbols, undefined = set[str](), dict[str, None]()
-        self.comments, names = "", b""
+        self.comments = ""
         for binary in objects:
             self.symbols |= {s.name for s in binary.symbols() if s.is_defined}
             for s in binary.symbols(dynamic=not binary.relocatable):
                 if s.name and not s.is_defined and not s.is_weak and s.name not in _OF_LINKERS:
                     undefined[s.name] = None
-            for name in (".comment", ".dynstr"):
-                section = binary.section(name)
-                if section is not None and name == ".comment":
-                    self.comments += bytes(binary.content(section)[:4096]).decode(
-                        "ascii", "replace"
-                    )
-                elif section is not None:
-                    names += bytes(binary.content(section))
+            section = binary.section(".comment")
+            if section is not None:
+                self.comments += bytes(binary.content(section)[:4096]).decode("ascii", "replace")
+        self.system = linked_need(system, objects)
         self.undefined = tuple(n for n in undefined if n not in self.symbols)
-        versions = [tuple(map(int, v.split(b"."))) for v in re.findall(rb"GLIBC_(\d+\.\d+)", names)]
-        self.glibc = ".".join(map(str, max(versions))) if versions else OLDEST_GLIBC
 
     def divided(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The undefined symbols of the C library, and those of others."""
-        libraries = [n for n in self.needed if n not in _GLIBC_FILES]
+        libraries = [n for n in self.needed if n not in self.c_library.file_names]
         if self.is_shared and not libraries:  # whatever the caller's linker found there
             return self.undefined, ()
         system = tuple(n for n in self.undefined if n in SYSTEM_SYMBOLS)
         return system, tuple(n for n in self.undefined if n not in SYSTEM_SYMBOLS)
+
+
+def linked_need(system: SystemNeed, objects: Sequence[BinaryFile]) -> SystemNeed:
+    """What linked files need of the system: `system`, or the newer version of the C library whose
+    symbols they name. Raises UserError (code `bad-library`) for damaged files."""
+    sections = [(binary, binary.section(".dynstr")) for binary in objects]
+    names = b"".join(bytes(b.content(section)) for b, section in sections if section is not None)
+    prefix = C_LIBRARIES[system.name].version_prefix
+    if not prefix:
+        return system
+    versions = re.findall(rf"\b{prefix}(\d+(?:\.\d+)+)".encode(), names)
+    needs = [system, *(SystemNeed(system.name, v.decode()) for v in versions)]
+    return max(needs, key=lambda need: need.order)
 
 
 def _runtime(metadata: Metadata, linked: _Linked) -> Component:
@@ -175,10 +178,10 @@ def archive_components(
     return tuple(sorted(component_of_name.values(), key=lambda c: (_ORDER.index(c.how), c.name)))
 
 
-def _glibc(linked: _Linked, symbols: Sequence[str]) -> Component:
-    files = tuple(sorted(n for n in linked.needed if n in _GLIBC_FILES))
-    version = f">={linked.glibc}"
-    return Component("glibc", version, _GLIBC_LICENSE, "linked", _listed(symbols), files)
+def _c_library(linked: _Linked, symbols: Sequence[str], reason: str = "") -> Component:
+    row, version = linked.c_library, f">={linked.system.version}"
+    files = tuple(sorted(n for n in linked.needed if n in row.file_names))
+    return Component(row.name, version, row.license, "linked", reason or _listed(symbols), files)
 
 
 def _compiler(linked: _Linked) -> Iterable[Component]:
@@ -194,7 +197,9 @@ def _compiler(linked: _Linked) -> Iterable[Component]:
         yield Component("gcc-start-files", version, _GCC_LICENSE, "embedded", reason, files)
         if "_init" in linked.symbols:
             files = ("crti.o", "crtn.o")
-            yield Component("glibc-start-files", "", _GLIBC_LICENSE, "embedded", reason, files)
+            row = linked.c_library
+            name = f"{row.name}-start-files"
+            yield Component(name, "", row.license, "embedded", reason, files)
 
 
 def _dependencies(

@@ -4,8 +4,8 @@ its code.
 Every addition raises `format`. Format 2 added `license`, `sha256`, `libraries` and `build_time` of
 `dependencies`, `pools` of functions, `devices`, and `device` of parameters. Format 3 added `kept`
 of functions, format 4 `model`, `options` and `uses`, format 5 the element types of
-`base/element_types.py`, format 6 `levels`, and `level` of kernels; a library without them is still
-of an earlier format. A reader takes every format up to its own, and refuses later ones.
+`base/element_types.py`, format 6 `levels`, `level` of kernels, and `system`; a library without them
+is still of an earlier format. A reader takes every format up to its own, and refuses later ones.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from tensorkiln.artifact.artifact import Artifact, InMemoryArtifact, Later
+from tensorkiln.artifact.c_library import GLIBC, SystemNeed
 from tensorkiln.artifact.manifest import ArtifactInfo
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.element_types import NARROW_TYPES
@@ -231,6 +232,7 @@ class Metadata(JsonRecord):
     constants: tuple[ConstantInfo, ...] = ()
     devices: tuple[DeviceInfo, ...] = ()  # empty: the host alone
     levels: tuple[LevelInfo, ...] = field(default=(), metadata=OMITTED)  # empty: one
+    system: SystemNeed = field(default=GLIBC.need, metadata=OMITTED)
     origin: Origin = field(default=NO_ORIGIN, metadata=json_key(hidden=True))
 
     def to_json(self) -> dict[str, Any]:
@@ -239,13 +241,14 @@ class Metadata(JsonRecord):
         tail = {name: row.pop(name) for name in ("cpu_features", "weights_bytes", "functions")}
         devices = row.pop("devices")
         row["compiler"] = {"name": "tensorkiln", "version": self.compiler_version}
-        head = {name: row.pop(name) for name in ("library", "prefix", "compiler", "target")}
+        names = ("library", "prefix", "compiler", "target", "system")
+        head = {name: row.pop(name) for name in names if name in row}
         whole = {"format": self._format, **head, **self.origin.to_json(), **row, **tail}
         return whole | ({"devices": devices} if devices else {})
 
     @property
     def _format(self) -> int:
-        if self.levels:
+        if self.levels or self.system != GLIBC.need:
             return 6
         params = (p for f in self.functions for p in (*f.inputs, *f.outputs))
         if any(p.dtype in NARROW_TYPES for p in params):
@@ -302,6 +305,13 @@ def read_devices(metadata: object, place: str) -> tuple[DeviceInfo, ...]:
     """The devices that parsed metadata lists; none if it lists none. Raises UserError (code
     `bad-metadata`)."""
     return tuple(map(DeviceInfo.read, Reader(metadata, place, _CODE).rows("devices")))
+
+
+def read_system(metadata: object, place: str) -> SystemNeed:
+    """What parsed metadata says that a library needs of the system. Raises UserError (code
+    `bad-metadata`)."""
+    reader = Reader(metadata, place, _CODE)
+    return SystemNeed.read(reader.child("system")) if "system" in reader else GLIBC.need
 
 
 def read_dependencies(metadata: object, place: str) -> tuple[ExternalDependency, ...]:

@@ -1,14 +1,16 @@
-"""The architecture and system of this machine, also where a sandbox refuses the system calls for
-it.
+"""The architecture, system and C library of this machine, also where a sandbox refuses the system
+calls for it.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
 import sys
 import sysconfig
+from contextlib import suppress
 from pathlib import Path
 
 _SYSTEMS = {"linux": "Linux", "darwin": "Darwin", "win32": "Windows"}
@@ -31,6 +33,24 @@ def system_name() -> str:
         return _SYSTEMS.get(sys.platform, sys.platform)
 
 
+@functools.cache
+def c_library() -> tuple[str, str] | None:
+    """The C library of this process and its version, as far as they are known: `("glibc", "2.36")`,
+    `("musl", "")`, and on Android `("bionic", "30")`, the level of its API. None where it is
+    neither."""
+    level = getattr(sys, "getandroidapilevel", None)
+    if level is not None:
+        return "bionic", str(level())
+    with suppress(AttributeError, OSError, ValueError):
+        name, _, version = str(os.confstr("CS_GNU_LIBC_VERSION")).partition(" ")
+        if name == "glibc":
+            return name, version
+    with suppress(OSError):
+        if re.search(r"/(ld-musl-|libc\.musl-)[^/\n]*$", Path("/proc/self/maps").read_text(), re.M):
+            return "musl", ""
+    return None
+
+
 def memory_bytes() -> int:
     """Bytes of memory; 0 where the system does not tell."""
     try:
@@ -46,4 +66,4 @@ def memory_bytes() -> int:
         return 0
 
 
-__all__ = ["architecture", "memory_bytes", "system_name"]
+__all__ = ["architecture", "c_library", "memory_bytes", "system_name"]

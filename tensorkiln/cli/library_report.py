@@ -38,7 +38,7 @@ def report_text(
         *_denormals(target),
         *_processors(meta),
         ("needs CPU", _wrapped(meta.cpu_features) or "the architecture's baseline"),
-        ("needs", " ".join(report.needed) or "no other library"),
+        ("needs", f"{report.system}: {' '.join(report.needed) or 'no library'}"),
         *(("dependency", dependency_text(d)) for d in meta.dependencies),
         ("file", size_text(report.file_bytes)),
         ("weights", size_text(report.weights_bytes)),

@@ -389,9 +389,9 @@ int32_t kiln_os_process_id(void)
 
 #if defined(__GLIBC__)
 /* __register_atfork() is what pthread_atfork() calls, which is in a static part of glibc that
- * libraries are not linked with. It is weak because musl does not have it. The handlers of both
- * functions have an owner: __cxa_finalize(owner) removes them, so that none is called after the
- * library is unloaded. */
+ * libraries are not linked with. It is weak because musl, where some load libraries for glibc, does
+ * not have it. The handlers of both functions have an owner: __cxa_finalize(owner) removes them, so
+ * that none is called after the library is unloaded. */
 extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *)
     __attribute__((weak));
 extern int __cxa_atexit(void (*)(void *), void *, void *);

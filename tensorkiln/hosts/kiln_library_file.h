@@ -31,7 +31,7 @@
 extern "C" {
 #endif
 
-#define KILN_HOST_METADATA_VERSION 5
+#define KILN_HOST_METADATA_VERSION 6
 #define KILN_HOST_NOT_PLAIN (-1) /* an error besides those of errno: not a regular file */
 
 /* O_CLOEXEC, so that child processes do not inherit the descriptor; headers hide it in strict

@@ -8,6 +8,8 @@ from typing import Any
 
 from tensorkiln.artifact import sections
 from tensorkiln.artifact.binary import BinaryFile
+from tensorkiln.artifact.c_library import SystemNeed
+from tensorkiln.artifact.components import linked_need
 from tensorkiln.artifact.metadata import Metadata
 from tensorkiln.artifact.read_binary import read_binary
 from tensorkiln.base.errors import UserError
@@ -25,13 +27,14 @@ class KernelSize:
 
 @dataclass(frozen=True, slots=True)
 class LibraryReport(JsonRecord):
-    """An exported library: its file and sections (name, bytes), the libraries it needs, the symbols
-    it exports, bytes of code and weights, and its metadata."""
+    """An exported library: its file and sections (name, bytes), what it needs of the system, the
+    libraries it needs, the symbols it exports, bytes of code and weights, and its metadata."""
 
     path: str
     machine: str
     file_bytes: int
     sections: tuple[tuple[str, int], ...]
+    system: SystemNeed
     needed: tuple[str, ...]
     exports: tuple[str, ...]
     kernels: tuple[KernelSize, ...] = field(metadata=json_key("kernel_code"))
@@ -69,6 +72,7 @@ def inspect_library(path: str | Path) -> LibraryReport:
         machine=binary.machine,
         file_bytes=len(binary.data),
         sections=tuple((s.name, s.size) for s in binary.sections if s.allocated and s.size),
+        system=linked_need(metadata.system, [binary]),
         needed=binary.needed(),
         exports=tuple(exports),
         kernels=kernels,

@@ -18,8 +18,9 @@ from tensorkiln.link.object_format import FORMATS
 from tensorkiln.link.shared import Fcompile
 from tensorkiln.link.static import link_static
 
-_SHARED = tuple(row.shared_suffix for row in FORMATS.values())
-_STATIC = tuple(s for row in FORMATS.values() for s in (row.archive_suffix, row.object_suffix))
+_ROWS = FORMATS.values()
+_SHARED = tuple(dict.fromkeys(row.shared_suffix for row in _ROWS))
+_STATIC = tuple(dict.fromkeys(s for row in _ROWS for s in (row.archive_suffix, row.object_suffix)))
 SUFFIXES = (*_SHARED, *_STATIC, ".tar")
 _SYSTEMS = {".dylib": "macOS", ".dll": "Windows", ".wasm": "WebAssembly"}
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from tensorkiln.artifact.artifact import FileContent
 from tensorkiln.artifact.artifact_set import ArtifactSet
-from tensorkiln.artifact.c_library import STUB_LIBRARIES
 from tensorkiln.artifact.components import set_metadata
 from tensorkiln.artifact.dependency import checked_libraries, dependencies_of
 from tensorkiln.artifact.read_binary import binary_format, binary_of, read_binary
@@ -18,8 +17,8 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.base.text import listed
 from tensorkiln.link.object_format import ObjectFormat
 
-# `-lc`, `-lm`, ...: stubs of these libraries are in every link (link/elf/stubs.py).
-_ALWAYS = frozenset(f"-l{name.removeprefix('lib').partition('.')[0]}" for name in STUB_LIBRARIES)
+# Stubs of these libraries are in every link (link/elf/stubs.py).
+_ALWAYS = ("-lc", "-lm", "-lpthread", "-ldl")
 
 
 def found_libraries(libraries: Sequence[str], row: ObjectFormat) -> list[str]:

@@ -9,12 +9,12 @@ of C everywhere: a format that puts something before them does so in its reader 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from tensorkiln.artifact import read_binary
-from tensorkiln.artifact.c_library import OLDEST_GLIBC, SYSTEM_SYMBOLS
+from tensorkiln.artifact.c_library import GLIBC, MUSL, CLibrary, SystemNeed
 from tensorkiln.base.cache import Cache
 from tensorkiln.base.errors import InternalError, UnsupportedError
 from tensorkiln.link.data_section import DataSection, SectionUse, WeightsPlacement
@@ -22,7 +22,12 @@ from tensorkiln.link.elf.data_object import SECTION_NAMES, object_chunks
 from tensorkiln.link.elf.rename import rename_elf_symbols
 from tensorkiln.link.elf.stubs import AssembleAndLink, make_stubs
 from tensorkiln.link.elf.weights_segment import place_weights, placeholder
-from tensorkiln.target.triple import LIBRARIES, canonical_triple, require_library
+from tensorkiln.target.triple import (
+    LIBRARIES,
+    canonical_triple,
+    library_system,
+    require_library,
+)
 
 
 class PlaceWeights(Protocol):
@@ -45,18 +50,19 @@ class ObjectFormat:
     archive_suffix: str
     os_source: str  # the file of crt that asks the system
 
-    # The packaged compiler's name of an architecture, with the oldest C library that libraries run
-    # on; flags of every compile and link; how commands of the packaged linker begin.
-    compiler_target: Callable[[str], str]
+    # The packaged compiler's name of an architecture, and of the version of the system's C library
+    # that libraries need at least; flags of every compile and link; how commands of the packaged
+    # linker begin.
+    compiler_target: Callable[[str, str], str]
     c_flags: tuple[str, ...]
     link_flags: tuple[str, ...]
     linker: tuple[str, ...]
     merger: tuple[str, ...]
 
-    # What a compiler driver of the caller's gets besides, and the symbols of those libraries.
+    # What a compiler driver of the caller's gets besides, and the C library of the system.
     driver_flags: tuple[str, ...]
     libraries: tuple[str, ...]
-    system_symbols: frozenset[str]
+    c_library: CLibrary
 
     # The file that lists exported symbols, how the linker's option that names it begins, its text.
     export_file: str
@@ -64,7 +70,7 @@ class ObjectFormat:
     export_list: Callable[[Sequence[str]], str]
 
     # Write what a link has in place of the C library: `make_stubs` in link/elf/stubs.py.
-    write_stubs: Callable[[str, Cache, str, AssembleAndLink, Path], list[str]]
+    write_stubs: Callable[[CLibrary, str, Cache, str, AssembleAndLink, Path], list[str]]
 
     # Names of sections; an object of sections (architecture, sections, its symbol, the number of
     # that symbol's section, its size); another object in which symbols are renamed (old -> new).
@@ -93,7 +99,7 @@ ELF = ObjectFormat(
     object_suffix=read_binary.ELF.object_suffix,
     archive_suffix=".a",
     os_source="os_posix.c",
-    compiler_target=lambda arch: f"{arch}-linux-gnu.{OLDEST_GLIBC}",
+    compiler_target=lambda arch, version: f"{arch}-linux-gnu.{version}",
     c_flags=(
         "-std=c99",
         "-O2",
@@ -127,7 +133,7 @@ ELF = ObjectFormat(
     driver_flags=("-shared", "-fPIC"),
     # Since glibc 2.34 libpthread and libdl are part of libc; the files of these names are empty.
     libraries=("-lpthread", "-ldl", "-lm"),
-    system_symbols=SYSTEM_SYMBOLS,
+    c_library=GLIBC,
     export_file="exports.map",
     export_flag="--version-script=",
     export_list=_version_script,
@@ -138,8 +144,14 @@ ELF = ObjectFormat(
     placeholder=placeholder,
     place_weights=place_weights,
 )
-# Operating systems of triples (LIBRARY_SYSTEMS in target/triple.py) -> their format.
-FORMATS: Mapping[str, ObjectFormat] = {"linux": ELF}
+MUSL_ELF = replace(
+    ELF,
+    compiler_target=lambda arch, _version: f"{arch}-linux-musl",
+    libraries=(),  # its compilers find all in libc
+    c_library=MUSL,
+)
+# Systems and environments of triples (`library_system` in target/triple.py) -> their format.
+FORMATS: Mapping[str, ObjectFormat] = {"linux-gnu": ELF, "linux-musl": MUSL_ELF}
 
 
 def library_arch(triple: str) -> str:
@@ -159,14 +171,18 @@ def library_arch(triple: str) -> str:
 def format_of(triple: str) -> ObjectFormat:
     """The format of libraries for a triple. Errors of `library_arch`."""
     library_arch(triple)
-    return FORMATS[canonical_triple(triple, "triple").split("-")[2]]
+    return driver_format(canonical_triple(triple, "triple"))
 
 
 def driver_format(triple: str) -> ObjectFormat:
     """The format of what a compiler driver of the caller's makes for a triple of any machine. It
     may know systems that have no row, whose format is taken to be ELF."""
-    system = next((part for part in triple.split("-") if part in FORMATS), "linux")
-    return FORMATS[system]
+    return FORMATS.get(library_system(triple), ELF)
+
+
+def system_need(triple: str) -> SystemNeed:
+    """What libraries for a triple need of the system at least."""
+    return driver_format(triple).c_library.need
 
 
 def rename_symbols(data: bytes | bytearray | memoryview, names: Mapping[str, str]) -> bytes:

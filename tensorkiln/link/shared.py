@@ -1,7 +1,7 @@
 """`link_shared`: kernel objects, the host entry file, weights and the C runtime into one `.so`.
 
 The runtime (crt/) is compiled with hidden symbols; a version script exports the documented ones
-only. Stub libraries bind what is used of the C library to versions of glibc 2.17 (`elf/stubs.py`).
+only. Stub libraries bind what is used of the C library to its oldest versions (`elf/stubs.py`).
 Files of the runtime for devices are compiled only into libraries whose C includes `crt/device.h`,
 and those of one kind of device only where its table is named (`device_kinds`): other libraries keep
 their bytes.
@@ -389,7 +389,7 @@ def _compiled(
     provided = None
     if isinstance(tools, ZigToolchain):
         brought = symbols_of_libraries(found_libraries(job.libraries, job.format))
-        provided = None if brought is None else {*brought, *job.format.system_symbols, *later}
+        provided = None if brought is None else {*brought, *job.format.c_library.symbols, *later}
     audit_symbols(objects, provided, job.exports)
     return [*host, *files, runtime]
 

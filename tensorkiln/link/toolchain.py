@@ -21,7 +21,13 @@ from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.base.packages import install_line
 from tensorkiln.base.tools import ToolFailure, run_tool
 from tensorkiln.link.audit import EDITED
-from tensorkiln.link.object_format import ObjectFormat, driver_format, format_of, library_arch
+from tensorkiln.link.object_format import (
+    ObjectFormat,
+    driver_format,
+    format_of,
+    library_arch,
+    system_need,
+)
 
 _PRIVATE = 0o077  # umask of tools whose files are cached: others may not write them (base/trust.py)
 
@@ -124,7 +130,8 @@ class ZigToolchain:
 
     @property
     def _target(self) -> str:
-        return self.format.compiler_target(library_arch(self.triple))
+        version = system_need(self.triple).version
+        return self.format.compiler_target(library_arch(self.triple), version)
 
     def _zig(self, arguments: Sequence[str], folder: Path) -> None:
         run_zig(arguments, folder, Cache(self.cache_dir), _PRIVATE)
@@ -154,10 +161,10 @@ class ZigToolchain:
         libraries: Sequence[str],
         folder: Path,
     ) -> None:
-        """Link a shared library that needs no symbol newer than glibc 2.17."""
-        arch, row = library_arch(self.triple), self.format
-        cache = Cache(self.cache_dir)
-        stubs = row.write_stubs(arch, cache, self.identity, self._assemble_and_link, folder)
+        """Link a shared library that needs no symbol newer than the C library of the row."""
+        arch, row, cache = library_arch(self.triple), self.format, Cache(self.cache_dir)
+        build = self._assemble_and_link
+        stubs = row.write_stubs(row.c_library, arch, cache, self.identity, build, folder)
         arguments = [*row.linker, *row.link_flags, f"{row.export_flag}{exports}"]
         self._zig([*arguments, "-o", output, *objects, *_for_linker(libraries), *stubs], folder)
 

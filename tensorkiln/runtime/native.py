@@ -18,14 +18,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tensorkiln.artifact.c_library import C_LIBRARIES, SystemNeed
 from tensorkiln.artifact.metadata import (
     DeviceInfo,
     FunctionInfo,
     read_devices,
     read_functions,
+    read_system,
 )
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.machine import architecture
+from tensorkiln.base.machine import architecture, c_library
 from tensorkiln.runtime.actual_types import is_a
 from tensorkiln.runtime.description import check_functions
 from tensorkiln.runtime.device import Device
@@ -597,6 +599,17 @@ def _check_machine(file: LibraryFile) -> None:
         raise UserError(
             f"{str(file.path)!r} is compiled for {file.machine}, this machine is {machine}",
             code="wrong-machine",
+        )
+    process, need = c_library(), read_system(file.metadata, str(file.path))
+    if process is None:
+        return
+    name, version = process
+    is_older = version and need.name == name and SystemNeed(name, version).order < need.order
+    if need.name != name or is_older:
+        raise UserError(
+            f"{str(file.path)!r} needs {need}, this process has {' '.join(process).rstrip()}",
+            code="wrong-machine",
+            hint="" if is_older else f"mtriple {machine}-linux-{C_LIBRARIES[name].environment}",
         )
 
 

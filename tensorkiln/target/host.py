@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tensorkiln.base.cache import key_of, user_cache
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.machine import architecture, system_name
+from tensorkiln.base.machine import architecture, c_library, system_name
 from tensorkiln.base.packages import require_package
 from tensorkiln.target.isa import ISAS, Isa
 from tensorkiln.target.triple import canonical_triple
@@ -27,6 +27,8 @@ _PASSING = re.compile(r"cpu mhz|bogomips", re.IGNORECASE)  # lines that change w
 def host_triple() -> str:
     """Return this machine's triple. Raises UserError if its architecture or system is unknown."""
     system = _SYSTEMS.get(system_name(), f"unknown-{system_name().lower()}")
+    if (c_library() or ("",))[0] == "musl":
+        system = system.replace("gnu", "musl")
     machine = architecture().lower()
     try:
         return canonical_triple(f"{machine}-{system}")

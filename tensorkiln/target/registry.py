@@ -11,7 +11,7 @@ from tensorkiln.target.host import host_triple
 from tensorkiln.target.kinds import FIELDS, HOST, INSTEAD, KINDS, Canonicalizer, Kind
 from tensorkiln.target.options import ELSEWHERE, FIELD_ALIASES, Option
 from tensorkiln.target.target import Target
-from tensorkiln.target.triple import LIBRARIES, require_library
+from tensorkiln.target.triple import LIBRARIES, library_system, require_library
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)*")
 
@@ -250,10 +250,12 @@ def _no_libraries(cpu: Target, place: str) -> UnsupportedError:
 
 
 def _runs_here(triple: str) -> bool:
-    """Whether libraries for `triple` run on this machine: it has the same architecture and a
-    supported system."""
+    """Whether libraries for `triple` run on this machine: it has the same architecture, and the
+    same supported system."""
     try:
-        return require_library(host_triple(), "this machine") == triple.split("-")[0]
+        arch = require_library(host_triple(), "this machine")
+        same_system = library_system(host_triple()) == library_system(triple)
+        return same_system and arch == triple.split("-")[0]
     except (UserError, UnsupportedError):
         return False
 

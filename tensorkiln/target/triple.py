@@ -12,9 +12,9 @@ DEFAULT = "x86_64-unknown-linux-gnu"
 # Architectures that the compiler itself generates code for.
 LIBRARIES = ("x86_64", "aarch64")
 
-# Operating systems that libraries are made for, as in `link/object_format.py` -> environments; a
-# triple without an environment has the first one.
-LIBRARY_SYSTEMS: Mapping[str, tuple[str, ...]] = {"linux": ("gnu",)}
+# Operating systems that libraries are made for -> environments, of which each has a row in
+# `link/object_format.py`; a triple without an environment has the first one.
+LIBRARY_SYSTEMS: Mapping[str, tuple[str, ...]] = {"linux": ("gnu", "musl")}
 
 _ALIASES: dict[str, str] = {
     "x86-64": "x86_64",
@@ -94,6 +94,20 @@ def require_library(triple: str, place: str) -> str:
             hint=f"triples that work: {works}",
         )
     return arch
+
+
+def library_system(triple: str) -> str:
+    """System and environment of a triple as `link/object_format.py` names them, `linux-musl`; of a
+    compiler's triple, such as `armv7-linux-gnueabihf`, the nearest ones. Empty for a system that no
+    libraries are made for."""
+    parts = triple.split("-")
+    for i, system in enumerate(map(_system, parts)):
+        environments = LIBRARY_SYSTEMS.get(system, ())
+        end = "".join(parts[i + 1 :])
+        if environments:
+            name = next((e for e in environments if end.startswith(e)), environments[0])
+            return f"{system}-{name}"
+    return ""
 
 
 def _with_vendor(parts: list[str]) -> list[str]:

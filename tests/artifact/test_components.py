@@ -180,6 +180,18 @@ def test_artifacts_that_nobody_linked(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("form", [".so", ".a"])
+def test_libraries_for_musl(form: str, tmp_path: Path) -> None:
+    exe = tk.compile(from_source(COSINE), {"mtriple": "x86_64-linux-musl"})
+    path = exe.export_library(tmp_path / f"net{form}")
+    for components in (exe.components(), contents(path).components):
+        assert hows(components) == {"tensorkiln-runtime": "embedded", "musl": "linked"}
+        (musl,) = [c for c in components if c.name == "musl"]
+        assert (musl.version, musl.license) == (">=1.1", "MIT")
+    check_file(path, components, form != ".so")
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_code_in_memory() -> None:
     exe = tk.compile(linear(), "llvmjit")
     assert hows(exe.components()) == {"tensorkiln-runtime": "embedded", "glibc": "linked"}

@@ -100,7 +100,7 @@ def test_devices_of_a_library() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "location"),
     [
-        (["format"], 6, "metadata"),
+        (["format"], 7, "metadata"),
         (["format"], 0, "metadata"),
         (["format"], None, "metadata.format"),
         (["library"], 5, "metadata.library"),
@@ -136,6 +136,10 @@ def test_devices_of_a_library() -> None:
             "metadata.functions[0].pools[0].align",
         ),
         (["functions", 0, "inputs", 0, "device"], -1, "metadata.functions[0].inputs[0].device"),
+        (["system"], {}, "metadata.system.name"),
+        (["system"], {"name": "muls", "version": "1.1"}, "metadata.system.name"),
+        (["system"], {"name": "musl", "version": "1.1b"}, "metadata.system.version"),
+        (["system"], {"name": "musl", "version": 1}, "metadata.system.version"),
         (["devices"], {}, "metadata.devices"),
         (["devices"], [{}], "metadata.devices[0].target_key"),
         (["devices"], [{"target_key": "", "kind": 1}], "metadata.devices[0].kind"),

@@ -48,6 +48,7 @@ REPORT = LibraryReport(
     machine="x86_64",
     file_bytes=2_000_000,
     sections=((".text", 5000),),
+    system=METADATA.system,
     needed=("libc.so.6",),
     exports=("net_main",),
     kernels=tuple(KernelSize(f"k{i}", 100 + i) for i in range(12)),

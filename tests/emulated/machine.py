@@ -1,9 +1,10 @@
-"""Machines of other architectures, by emulation: libraries linked for them run in a process of
-qemu's user mode, which answers requests (driver.c)."""
+"""Machines of other architectures, by emulation, and other C libraries: libraries linked for them
+run in a process of qemu's user mode, or of that C library, which answers requests (driver.c)."""
 
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import struct
 import subprocess
@@ -34,11 +35,24 @@ _NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """An architecture: its emulator, the folder with its C library, the triple zig knows it by."""
+    """An architecture and a C library: the triple zig knows it by, how to get the C library, where
+    that is if not in Debian's folder for programs of that architecture, and its dynamic loader."""
 
     arch: str
     triple: str
-    package: str
+    get: str
+    folder: str = ""
+    loader: str = "lib/ld-linux-*"
+
+    @property
+    def target(self) -> str:
+        """The triple that libraries are compiled for."""
+        return self.triple.rstrip(".0123456789")
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs on this processor."""
+        return self.arch == platform.machine()
 
     @property
     def emulator(self) -> str | None:
@@ -49,16 +63,18 @@ class Machine:
     @property
     def root(self) -> Path:
         """What programs see as `/`, as far as it is there: Debian's name for it."""
+        if self.folder:
+            return Path(self.folder)
         return Path(os.environ.get("QEMU_LD_PREFIX", f"/usr/{self.arch}-linux-gnu"))
 
     @property
     def missing(self) -> str:
         """What is not installed and how to get it; empty where all is."""
-        lacks = [] if self.emulator else [f"no qemu-{self.arch} on the PATH"]
-        if not list(self.root.glob("lib/ld-linux-*")):
-            lacks.append(f"no C library in {self.root}")
-        get = f": apt-get install qemu-user {self.package}"
-        return " and ".join(lacks) + get if lacks else ""
+        lacks = [] if self.is_here or self.emulator else [f"no qemu-{self.arch} on the PATH"]
+        if not list(self.root.glob(self.loader)):
+            name = "musl's loader" if "musl" in self.loader else "C library"
+            lacks.append(f"no {name} in {self.root}")
+        return f"{' and '.join(lacks)}: {self.get}" if lacks else ""
 
     def require(self) -> None:
         """Skip the test where the emulator is missing; fail where REQUIRE_QEMU is set."""
@@ -67,6 +83,8 @@ class Machine:
 
     def command(self, cpu: str, *program: str | Path) -> list[str]:
         """A program of that machine as a command of this one."""
+        if self.is_here:
+            return [*map(str, program)]
         assert self.emulator is not None
         return [self.emulator, "-L", str(self.root), "-cpu", cpu, *map(str, program)]
 
@@ -76,11 +94,24 @@ class Machine:
         environ = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": place, "ZIG_LOCAL_CACHE_DIR": place}
         command = [zig_path(), "cc", "-target", self.triple, "-std=c99", "-D_GNU_SOURCE", "-O2"]
         command += ["-Wall", "-Wextra", "-Werror", "-I", CRT, *arguments, "-o", output]
+        command += ["-dynamic"]  # which for musl is not usual
         subprocess.run([*map(str, command), "-lpthread", "-ldl"], env=environ, check=True)
         return output
 
 
-AARCH64 = Machine("aarch64", "aarch64-linux-gnu.2.17", "libc6-arm64-cross")
+AARCH64 = Machine(
+    "aarch64", "aarch64-linux-gnu.2.17", "apt-get install qemu-user libc6-arm64-cross"
+)
+MUSL = (
+    Machine("x86_64", "x86_64-linux-musl", "apt-get install musl", "/", "lib/ld-musl-x86_64.*"),
+    Machine(
+        "aarch64",
+        "aarch64-linux-musl",
+        "apt-get install qemu-user, dpkg --add-architecture arm64, apt-get install musl:arm64",
+        "/",
+        "lib/ld-musl-aarch64.*",
+    ),
+)
 # Processors that qemu knows by name have just their features: an instruction that is too new is
 # an illegal one. Others are all features that it has.
 _PROCESSORS = ("cortex-a53", "cortex-a57", "cortex-a72", "cortex-a76", "neoverse-n1", "a64fx")

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 import tensorkiln as tk
 from tensorkiln import cli
-from tensorkiln.artifact.metadata import FORMAT, Metadata
+from tensorkiln.artifact.metadata import Metadata
 from tensorkiln.base.element_types import NARROW_TYPES
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.frontend import from_onnx
@@ -113,7 +113,7 @@ def test_arrays_in_and_out(net: Any) -> None:
 
 def test_metadata_says_the_types(library: Path, net: Any) -> None:
     metadata = read_metadata(library)
-    assert metadata["format"] == FORMAT == 5
+    assert metadata["format"] == 5
     (f,) = Metadata.from_json(metadata).functions
     assert [p.dtype for p in f.inputs] == list(ARRAYS)
     assert {p.name: p.dtype for p in f.outputs}["part_int4"] == "int4"

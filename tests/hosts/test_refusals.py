@@ -285,7 +285,7 @@ FILES: dict[str, tuple[int, str, Callable[[bytes], bytes | None]]] = {
     ),
     "newer metadata": (
         102,
-        "'{path}' has metadata version 9, this Tensorkiln reads versions 1 to 5",
+        "'{path}' has metadata version 9, this Tensorkiln reads versions 1 to 6",
         lambda raw: raw.replace(b'"format": 2,', b'"format": 9,'),
     ),
     "newer interface": (

@@ -84,7 +84,7 @@ def test_a_newer_library_says_so(library: Path, tmp_path: Path) -> None:
     raw = library.read_bytes().replace(b'"format": 2,', b'"format": 9,')
     (tmp_path / "new.so").write_bytes(raw)
     with pytest.raises(
-        UserError, match="has metadata version 9, this Tensorkiln reads versions 1 to 5"
+        UserError, match="has metadata version 9, this Tensorkiln reads versions 1 to 6"
     ):
         load_module(tmp_path / "new.so")
 

@@ -13,19 +13,21 @@ from typing import Any
 import pytest
 
 import tensorkiln as tk
-from tensorkiln.artifact.c_library import STUB_LIBRARIES
+from tensorkiln.artifact.c_library import C_LIBRARIES
 from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.base.errors import TensorkilnError, UnsupportedError, UserError
 from tensorkiln.base.progress import Progress
+from tensorkiln.cli.library_report import report_text
+from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.ir.module import IRModule
-from tensorkiln.link.object_format import FORMATS, library_arch
+from tensorkiln.link.object_format import FORMATS, format_of, library_arch
 from tensorkiln.options import target_of
 from tensorkiln.pipeline import plan_for
 from tensorkiln.target import Target
 from tensorkiln.target.isa import ISAS
 from tensorkiln.target.kinds import KINDS
 from tensorkiln.target.tags import TAGS
-from tensorkiln.target.triple import LIBRARIES, LIBRARY_SYSTEMS
+from tensorkiln.target.triple import LIBRARIES, LIBRARY_SYSTEMS, library_system
 from tests.transform.graphs import graph
 
 VENDORS = ("", "unknown-", "pc-", "none-", "w64-", "apple-")
@@ -87,7 +89,7 @@ MADE = {
     f"{arch}-{vendor}linux{environment}"
     for arch in ("x86_64", "amd64", "aarch64", "arm64")
     for vendor in ("", "unknown-", "pc-", "none-", "apple-")
-    for environment in ("", "-gnu")
+    for environment in ("", "-gnu", "-musl")
 }
 MODULE = graph(lambda g, x: g.relu(x), x=(4,))
 
@@ -129,19 +131,32 @@ def test_every_triple_is_one_of_ours_or_refused_by_name(arch: str) -> None:
 
 
 def test_every_system_of_libraries_has_a_format() -> None:
-    assert FORMATS.keys() == LIBRARY_SYSTEMS.keys()
+    systems = {f"{s}-{name}" for s, names in LIBRARY_SYSTEMS.items() for name in names}
+    assert FORMATS.keys() == systems
+    for system, row in FORMATS.items():
+        assert library_system(f"x86_64-unknown-{system}") == system
+        assert system.endswith(f"-{row.c_library.environment}")
+        assert C_LIBRARIES[row.c_library.name] is row.c_library
 
 
-@pytest.mark.parametrize("triple", ["x86_64-linux", "amd64-pc-linux-gnu", "arm64-linux-gnu"])
+@pytest.mark.parametrize(
+    "triple",
+    [
+        *("x86_64-linux", "amd64-pc-linux-gnu", "arm64-linux-gnu"),
+        *("amd64-linux-musl", "arm64-linux-musl"),
+    ],
+)
 def test_what_is_made_is_for_that_machine(triple: str, tmp_path: Path) -> None:
     exe = tk.compile(MODULE, {"mtriple": triple, "mattr": []}, progress=Progress())
     path = exe.export_library(tmp_path / "a.so")
     binary = binary_of(path.read_bytes(), str(path))
     assert binary is not None and binary.machine == library_arch(triple)
-    assert "libc.so.6" in binary.needed()
-    assert not [
-        n for n in binary.needed() if n not in STUB_LIBRARIES and not n.startswith("ld-linux")
-    ]
+    c_library = format_of(triple).c_library
+    assert next(iter(c_library.files)) in binary.needed()
+    assert set(binary.needed()) <= c_library.file_names
+    report = inspect_library(path)
+    assert report.system == c_library.need == report.metadata.system
+    assert f"{c_library.name} {c_library.oldest} or newer: " in report_text(report)
 
 
 # -- check and compile agree ---------------------------------------------------------------------
@@ -219,6 +234,12 @@ def test_the_command_says_so(model: bytes, tmp_path: Path) -> None:
     )
     report = json.loads(process.stdout)
     assert report["ok"] is False and report["issues"][0]["node"] == "target.kind"
+
+
+def test_llvmjit_is_for_this_system() -> None:
+    error = refusal({"kind": "llvmjit", "mtriple": "x86_64-linux-musl"})
+    assert isinstance(error, UnsupportedError)
+    assert "makes code for this machine" in error.issues[0].message
 
 
 def test_llvmjit_keeps_what_was_said() -> None:

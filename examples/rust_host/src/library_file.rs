@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-const METADATA_VERSION: i64 = 5;
+const METADATA_VERSION: i64 = 6;
 const SECTION: &[u8] = b".kiln.meta\0";
 const ARTIFACTS: &[u8] = b".kiln.artifacts\0";
 const O_NONBLOCK: i32 = 0o4000; // the value on Linux
