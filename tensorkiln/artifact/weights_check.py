@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tensorkiln.artifact.artifact import FileContent
 from tensorkiln.artifact.binary import BinaryFile
+from tensorkiln.artifact.digest import damage
 from tensorkiln.artifact.metadata import Metadata
 from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.artifact.sections import METADATA, WEIGHTS
@@ -104,12 +105,17 @@ def weights_place(path: str | Path, name: str = "") -> WeightsPlace:
 
 
 def verify_library(path: str | Path) -> CheckedWeights:
-    """Read all weights of a library, inside or beside it, and check their hash.
+    """Check the digest of a library's file, if it has one; read all its weights, inside or beside
+    it, and check their hash.
 
     Raises UserError: code `bad-weights` if they are not those that were exported, `no-hash` for a
     library of an older version, which has no hash, and the errors of reading a library
-    (`bad-library`, `not-a-library`, `bad-metadata`, `missing-file`).
+    (`bad-library`, also if the digest is wrong, `not-a-library`, `bad-metadata`, `missing-file`).
     """
+    data = FileContent(path).view
+    fault = damage(data, len(data))
+    if fault:
+        raise UserError(f"{str(path)!r} is damaged: {fault}", code="bad-library")
     weights = weights_place(path)
     if weights.size and weights.is_beside:
         beside = weights_beside(Path(path).resolve())

@@ -40,7 +40,7 @@ def report_text(
         ("needs CPU", _wrapped(meta.cpu_features) or "the architecture's baseline"),
         ("needs", f"{report.system}: {' '.join(report.needed) or 'no library'}"),
         *(("dependency", dependency_text(d)) for d in meta.dependencies),
-        ("file", size_text(report.file_bytes)),
+        ("file", f"{size_text(report.file_bytes)}, {_digest_text(report.digest)}"),
         ("weights", size_text(report.weights_bytes)),
         ("kernels", f"{_code(report.kernel_code_bytes)} in {len(report.kernels)}"),
         ("other code", size_text(report.runtime_code_bytes)),
@@ -53,6 +53,10 @@ def report_text(
     if report.kernels:
         parts.append(_kernels_text(report, everything))
     return "\n".join(parts)
+
+
+def _digest_text(digest: str) -> str:
+    return "without a digest" if digest == "none" else f"its digest is {digest}"
 
 
 def model_facts(origin: Origin) -> list[tuple[str, str]]:

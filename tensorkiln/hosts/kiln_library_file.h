@@ -15,6 +15,7 @@
 #endif
 
 #include "kiln.h"
+#include "kiln_digest.h"
 #include "kiln_json.h"
 
 #include <errno.h>
@@ -318,12 +319,13 @@ static inline uint64_t kiln_host_number(const unsigned char *at, int bytes)
     return value;
 }
 
-/* Bytes to read: in memory if `bytes` is not NULL, otherwise in an open file. */
+/* Bytes to read: the first `held` of them are in memory, all others in an open file. */
 typedef struct kiln_host_source {
     const unsigned char *bytes;
     int file;
     uint64_t size;
     int reason; /* errno of a read that failed */
+    uint64_t held;
 } kiln_host_source;
 
 /* Copy `count` bytes from offset `at`; return 0 if the source is shorter, or with source->reason if
@@ -334,8 +336,9 @@ static inline int kiln_host_fetch(kiln_host_source *source, uint64_t at, uint64_
     unsigned char *next = (unsigned char *)to;
     if (at > source->size || count > source->size - at)
         return 0;
-    if (source->bytes != NULL) {
-        memcpy(to, source->bytes + at, (size_t)count);
+    if (at <= source->held && count <= source->held - at) {
+        if (count > 0)
+            memcpy(to, source->bytes + at, (size_t)count);
         return 1;
     }
     if (lseek(source->file, (off_t)at, SEEK_SET) < 0)
@@ -393,6 +396,8 @@ static inline const char *kiln_host_find_metadata(kiln_host_source *source, kiln
         const int is_whole = offset <= source->size && size <= source->size - offset;
         if (!is_whole && kiln_host_is_named(source, name, ".kiln.artifacts"))
             return "its section .kiln.artifacts is cut off";
+        if (!is_whole && kiln_host_is_named(source, name, ".kiln.weights"))
+            return "its section .kiln.weights is cut off";
         if (found || !kiln_host_is_named(source, name, ".kiln.meta"))
             continue;
         if (!is_whole)
@@ -404,6 +409,59 @@ static inline const char *kiln_host_find_metadata(kiln_host_source *source, kiln
         found = 1;
     }
     return found ? NULL : "it has no section .kiln.meta";
+}
+
+/* The error for a file that cannot be read; `reason` is an errno or KILN_HOST_NOT_PLAIN. */
+static inline int kiln_host_unreadable(const char *path, int reason, kiln_host_error *error)
+{
+    if (reason == KILN_HOST_NOT_PLAIN)
+        return kiln_host_fail(error, KILN_HOST_ERROR_FILE,
+                              "cannot read '%s': it is not a plain file", path);
+    if (reason == ENOENT)
+        return kiln_host_fail(error, KILN_HOST_ERROR_FILE, "no such file: '%s'", path);
+    return kiln_host_fail(error, KILN_HOST_ERROR_FILE, "cannot read '%s': %s", path,
+                          strerror(reason));
+}
+
+/* Where the digest of a library is if it has one (kiln_digest.h), or 0. */
+static inline uint64_t kiln_host_digest_place(kiln_host_source *source)
+{
+    unsigned char head[64], name[32];
+    if (!kiln_host_fetch(source, 0, sizeof head, head) || memcmp(head, "\177ELF\2\1", 6) != 0)
+        return 0;
+    const uint64_t entry = kiln_host_number(head + 58, 2), count = kiln_host_number(head + 60, 2);
+    const uint64_t place = (kiln_host_number(head + 40, 8) + entry * count + 7) / 8 * 8;
+    return count != 0 && place <= source->size && source->size - place >= KILN_HOST_DIGEST_BYTES &&
+                   kiln_host_fetch(source, place, sizeof name, name) && kiln_host_is_digest(name)
+               ? place
+               : 0;
+}
+
+/* Read all that the digest covers into memory, which the caller frees: *head, and source->bytes.
+ * KILN_HOST_ERROR_LIBRARY if the file is damaged. Without a digest nothing is read. */
+static inline int kiln_host_check_digest(const char *path, kiln_host_source *source,
+                                         uint64_t **head, kiln_host_error *error)
+{
+    const uint64_t place = kiln_host_digest_place(source);
+    const size_t size = place == 0 ? 0 : (size_t)place + KILN_HOST_DIGEST_BYTES;
+    *head = size == 0 ? NULL : (uint64_t *)malloc(size);
+    if (size == 0)
+        return KILN_OK; /* a file that cannot be read is reported by what is read next */
+    if (*head == NULL)
+        return kiln_host_fail(error, KILN_ERROR_MEMORY, "out of memory");
+    if (!kiln_host_fetch(source, 0, size, *head))
+        return kiln_host_unreadable(path, source->reason, error);
+    const uint64_t *const digest = *head + place / 8 + 4;
+    if (kiln_host_digest_sum(*head, size / 8 - 1) != digest[1])
+        return kiln_host_fail(error, KILN_HOST_ERROR_LIBRARY,
+                              "'%s' is damaged: its bytes are not those that were written", path);
+    if (digest[0] != source->size)
+        return kiln_host_fail(error, KILN_HOST_ERROR_LIBRARY,
+                              "'%s' is damaged: it has %llu bytes, and was written with %llu", path,
+                              (unsigned long long)source->size, (unsigned long long)digest[0]);
+    source->bytes = (const unsigned char *)*head;
+    source->held = size;
+    return KILN_OK;
 }
 
 /* The name of an ELF machine number (e_machine), in `room` if it is not a known one. */
@@ -440,18 +498,6 @@ static inline int kiln_host_check_machine(const kiln_host_description *file, int
                           "'%s' is compiled for %s, this machine is %s", file->path,
                           kiln_host_machine_name(machine, one, sizeof one),
                           kiln_host_machine_name(here, other, sizeof other));
-}
-
-/* The error for a file that cannot be read; `reason` is an errno or KILN_HOST_NOT_PLAIN. */
-static inline int kiln_host_unreadable(const char *path, int reason, kiln_host_error *error)
-{
-    if (reason == KILN_HOST_NOT_PLAIN)
-        return kiln_host_fail(error, KILN_HOST_ERROR_FILE,
-                              "cannot read '%s': it is not a plain file", path);
-    if (reason == ENOENT)
-        return kiln_host_fail(error, KILN_HOST_ERROR_FILE, "no such file: '%s'", path);
-    return kiln_host_fail(error, KILN_HOST_ERROR_FILE, "cannot read '%s': %s", path,
-                          strerror(reason));
 }
 
 /* Read the metadata as NUL-terminated text that the description owns; NULL with *error on
@@ -549,13 +595,17 @@ static inline int kiln_host_open_plain(const char *path, struct stat *status, in
 static inline int kiln_host_read_file(kiln_host_description *file, kiln_host_error *error)
 {
     struct stat status;
-    kiln_host_source source = {NULL, -1, 0, 0};
+    uint64_t *head;
+    kiln_host_source source = {NULL, -1, 0, 0, 0};
     source.file = kiln_host_open_plain(file->path, &status, &source.reason);
     if (source.reason != 0)
         return kiln_host_unreadable(file->path, source.reason, error);
     source.size = (uint64_t)status.st_size;
     kiln_host_identify(&status, file->identity);
-    const int code = kiln_host_read_source(file, &source, error);
+    int code = kiln_host_check_digest(file->path, &source, &head, error);
+    if (code == KILN_OK)
+        code = kiln_host_read_source(file, &source, error);
+    free(head);
     close(source.file);
     return code;
 }

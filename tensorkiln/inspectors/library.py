@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tensorkiln.artifact import sections
+from tensorkiln.artifact import digest, sections
 from tensorkiln.artifact.binary import BinaryFile
 from tensorkiln.artifact.c_library import SystemNeed
 from tensorkiln.artifact.components import linked_need
@@ -28,11 +28,13 @@ class KernelSize:
 @dataclass(frozen=True, slots=True)
 class LibraryReport(JsonRecord):
     """An exported library: its file and sections (name, bytes), what it needs of the system, the
-    libraries it needs, the symbols it exports, bytes of code and weights, and its metadata."""
+    libraries it needs, the symbols it exports, bytes of code and weights, and its metadata.
+    `digest` says what the file's own one is: "right", "none", or "wrong: " and why."""
 
     path: str
     machine: str
     file_bytes: int
+    digest: str
     sections: tuple[tuple[str, int], ...]
     system: SystemNeed
     needed: tuple[str, ...]
@@ -71,6 +73,7 @@ def inspect_library(path: str | Path) -> LibraryReport:
         path=str(path),
         machine=binary.machine,
         file_bytes=len(binary.data),
+        digest=_digest_text(binary),
         sections=tuple((s.name, s.size) for s in binary.sections if s.allocated and s.size),
         system=linked_need(metadata.system, [binary]),
         needed=binary.needed(),
@@ -81,6 +84,11 @@ def inspect_library(path: str | Path) -> LibraryReport:
         weights_bytes=metadata.weights_bytes,
         metadata=metadata,
     )
+
+
+def _digest_text(binary: BinaryFile) -> str:
+    fault = digest.damage(binary.data, len(binary.data))
+    return "none" if fault is None else f"wrong: {fault}" if fault else "right"
 
 
 def library_metadata(binary: BinaryFile) -> Metadata:

@@ -35,10 +35,9 @@ def weights_pointer(name: str) -> DataSection:
 
 @dataclass(frozen=True, slots=True)
 class WeightsPlacement:
-    """What to write around the weights: `head` before them, `tail` after their padding. They start
-    at file offset `start`, and their SHA-256 goes to offset `hash_at`, which is in the head."""
+    """What to write before the weights, up to the file's digest (artifact/digest.py). They start at
+    file offset `start`, and their SHA-256 goes to offset `hash_at`, which is in the head."""
 
-    head: bytes
+    head: bytearray
     start: int
-    tail: bytes
     hash_at: int

@@ -27,6 +27,8 @@ from tensorkiln.artifact.artifact import (
     write_at,
     write_content,
 )
+from tensorkiln.artifact.digest import SIZE as DIGEST_SIZE
+from tensorkiln.artifact.digest import digest_of
 from tensorkiln.artifact.metadata import ConstantInfo
 from tensorkiln.artifact.sections import WEIGHTS_PAD
 from tensorkiln.artifact.weights_check import hash_of_pieces
@@ -197,8 +199,8 @@ def link_shared(
         audit_weights(code, content_size(weights) if weights is not None else 0)
         if weights is not None and beside is not None:
             file = files.enter_context(atomic_path(weights_beside(target)))
-            digest = write_weights(file, weights, beside, compact)
-            code = row.place_weights(code, content_size(weights), digest, compact).head
+            sha256 = write_weights(file, weights, beside, compact)
+            code = bytes(row.place_weights(code, content_size(weights), sha256, compact).head)
         _write(row, temporary, code, weights if beside is None else None, compact)
     return target
 
@@ -285,20 +287,20 @@ def _written(job: _Link, folder: Path) -> list[str]:
 def _write(
     row: ObjectFormat, path: Path, code: bytes, weights: Content | None, compact: bool
 ) -> None:
-    """Write the linked code to the existing file `path`, followed by the weights, and their hash
-    into the code."""
+    """Write the linked code to the existing file `path`, with a digest, followed by the weights,
+    and their hash into the code."""
     with path.open("r+b", buffering=0) as stream:
+        file = stream.fileno()
         if weights is None:
-            write_at(stream.fileno(), memoryview(code), 0)
+            write_at(file, memoryview(code + digest_of(code, len(code) + DIGEST_SIZE)), 0)
             return
         placed = row.place_weights(code, content_size(weights), compact=compact)
-        end = placed.start + content_size(weights) + WEIGHTS_PAD
+        head, end = placed.head, placed.start + content_size(weights) + WEIGHTS_PAD
         stream.truncate(end)
-        write_at(stream.fileno(), memoryview(placed.head), 0)
-        write_content(weights, stream.fileno(), placed.start)
-        write_at(stream.fileno(), memoryview(placed.tail), end)
-        digest = hash_of_pieces(stream.fileno(), placed.start, content_size(weights))
-        write_at(stream.fileno(), memoryview(digest), placed.hash_at)
+        write_content(weights, file, placed.start)
+        sha256 = hash_of_pieces(file, placed.start, content_size(weights))
+        head[placed.hash_at : placed.hash_at + len(sha256)] = sha256
+        write_at(file, memoryview(head + digest_of(head, end)), 0)
 
 
 def explained(

@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorkiln.artifact import ArtifactSet, FileContent
+from tensorkiln.artifact import ArtifactSet, FileContent, digest
 from tensorkiln.artifact.metadata import FORMAT
-from tensorkiln.artifact.sections import ARTIFACTS, METADATA, carried_artifacts
+from tensorkiln.artifact.sections import ARTIFACTS, METADATA, WEIGHTS, carried_artifacts
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.files import names_beside, open_plain, plain_path
 from tensorkiln.base.json_text import MAX_BYTES, MAX_NAMES, parse_json
 from tensorkiln.base.mapped import file_state
 
 _METADATA, _ARTIFACTS = METADATA.encode(), ARTIFACTS.encode()
+_OURS = (_METADATA, _ARTIFACTS, WEIGHTS.encode())
 _MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64", 40: "arm", 3: "i386"}
 _MAX_SECTIONS = 4096
 
@@ -70,15 +71,26 @@ _OTHERS = {
 }
 
 
+_COPY_AGAIN = "copy it again from where it is whole, or export it again"
+
+
 def _damaged(path: Path, problem: str) -> UserError:
     message = f"{str(path)!r} is not a Tensorkiln library: {problem}"
     return UserError(message, code="not-a-library", hint=_OTHERS.get(path.suffix, ""))
 
 
-def _sections(path: Path, raw: mmap.mmap) -> dict[bytes, tuple[int, int]]:
-    """Offset and size of the sections `.kiln.meta` and `.kiln.artifacts`, by name.
+def _contents(
+    path: Path, raw: bytes | mmap.mmap, size: int
+) -> tuple[dict[bytes, tuple[int, int]], bytes]:
+    """Sections and text of the metadata of a file of `size` bytes, which begins with `raw`."""
+    sections = _sections(path, raw, size)
+    return sections, _metadata_bytes(path, raw, sections)
 
-    Raises UserError if the section table is damaged, or one of the two lies outside the file.
+
+def _sections(path: Path, raw: bytes | mmap.mmap, size: int) -> dict[bytes, tuple[int, int]]:
+    """Offset and size of the sections of ours that take room in the file, by name.
+
+    Raises UserError if the section table is damaged, or one of these lies outside the file.
     """
     if raw[4] != 2 or raw[5] != 1:
         raise _damaged(path, "not a 64-bit little-endian ELF file")
@@ -90,18 +102,20 @@ def _sections(path: Path, raw: mmap.mmap) -> dict[bytes, tuple[int, int]]:
     rows = list(struct.iter_unpack("<IIQQQQ24x", raw[table : table + 64 * count]))
     start, length = rows[names][4:]
     texts, extents = raw[start : start + min(length, MAX_BYTES)], dict[bytes, tuple[int, int]]()
-    for name, kind, _flags, _address, offset, size in rows:
+    for name, kind, _flags, _address, offset, length in rows:
         if kind == 8 or not texts.startswith(b".kiln.", name):
             continue
-        for section in (_METADATA, _ARTIFACTS):
+        for section in _OURS:
             if texts.startswith(section + b"\0", name):
-                if offset + size > len(raw):
+                if offset + length > size:
                     raise _damaged(path, f"its section {section.decode()} is cut off")
-                extents.setdefault(section, (offset, size))
+                extents.setdefault(section, (offset, length))
     return extents
 
 
-def _metadata_bytes(path: Path, raw: mmap.mmap, sections: Mapping[bytes, tuple[int, int]]) -> bytes:
+def _metadata_bytes(
+    path: Path, raw: bytes | mmap.mmap, sections: Mapping[bytes, tuple[int, int]]
+) -> bytes:
     if _METADATA not in sections:
         raise _damaged(path, "it has no section .kiln.meta")
     offset, size = sections[_METADATA]
@@ -122,24 +136,34 @@ def unreadable(file: Path) -> Iterator[None]:
         raise UserError(f"cannot read {str(file)!r}: {error.strerror}", code="no-file") from error
 
 
-def read_library_file(path: str | Path, sealed: Path | None = None) -> LibraryFile:
-    """Read machine and metadata of a library, from its copy if there is one.
+def read_library_file(
+    path: str | Path, sealed: Path | None = None, *, check: bool = True
+) -> LibraryFile:
+    """Read machine and metadata of a library, from its copy if there is one, and compare the file
+    with its digest if `check`.
 
-    Raises UserError: `no-file` if it cannot be read, `not-a-library`, or `library-version` if its
-    metadata has another format version.
+    Raises UserError: `no-file` if it cannot be read, `not-a-library`, also if it is damaged, or
+    `library-version` if its metadata has another format version.
     """
     file = plain_path(path)
     with unreadable(file), open_plain(sealed or file) as stream:
+        info = os.fstat(stream.fileno())
         head = stream.read(64)
         if len(head) < 64 or head[:4] != b"\x7fELF":
             raise _damaged(file, "not an ELF shared library")
-        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as raw:
-            state = file_state(os.fstat(stream.fileno()))
-            sections = _sections(file, raw)
-            text = _metadata_bytes(file, raw, sections)
+        covered = digest.read_head(stream.fileno(), info.st_size) if check else b""
+        if covered:
+            fault = digest.damage(covered, info.st_size)
+            if fault:
+                text = f"{str(file)!r} is damaged: {fault}"
+                raise UserError(text, code="not-a-library", hint=_COPY_AGAIN)
+            sections, metadata_text = _contents(file, covered, info.st_size)
+        else:
+            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+                sections, metadata_text = _contents(file, raw, len(raw))
     (machine,) = struct.unpack_from("<H", head, 18)
     try:
-        metadata = parse_json(text, unique=True, names=MAX_NAMES)
+        metadata = parse_json(metadata_text, unique=True, names=MAX_NAMES)
     except ValueError:
         raise _damaged(file, "its metadata is not JSON") from None
     if not isinstance(metadata, dict) or not isinstance(metadata.get("functions"), list):
@@ -152,10 +176,11 @@ def read_library_file(path: str | Path, sealed: Path | None = None) -> LibraryFi
             code="library-version",
         )
     machine_name = _MACHINES.get(machine, f"ELF machine {machine}")
+    state = file_state(info)
     return LibraryFile(file, machine_name, metadata, sections.get(_ARTIFACTS), state, sealed)
 
 
 def read_metadata(path: str | Path) -> Metadata:
-    """The metadata of a library, read from its file without loading it; raises UserError as
-    `load_module` does for a file that is not a library."""
-    return read_library_file(path).metadata
+    """The metadata of a library, read from its file without loading it or comparing its digest;
+    raises UserError as `load_module` does for a file that is not a library."""
+    return read_library_file(path, check=False).metadata

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tensorkiln.artifact import digest
 from tests.artifact.damage import damaged, sealed
 
 # ---- folders ------------------------------------------------------------------------------------
@@ -165,6 +166,11 @@ def section(data: bytes, section_name: bytes) -> bytes | None:
         if name == section_name and kind != 8:
             return data[offset : offset + size]
     return None
+
+
+def without_digest(data: bytes) -> bytes:
+    """The library with no digest: what is behind that check is read."""
+    return data.replace(digest.NAME, bytes(len(digest.NAME)))
 
 
 def small_library(metadata: bytes, container: bytes) -> bytes:

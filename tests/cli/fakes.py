@@ -47,6 +47,7 @@ REPORT = LibraryReport(
     path="net.so",
     machine="x86_64",
     file_bytes=2_000_000,
+    digest="right",
     sections=((".text", 5000),),
     system=METADATA.system,
     needed=("libc.so.6",),

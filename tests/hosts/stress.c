@@ -164,7 +164,7 @@ static uint64_t draw(uint64_t below)
 static uint64_t place(const unsigned char *raw, uint64_t size)
 {
     const uint64_t table = kiln_host_number(raw + 40, 8), rows = kiln_host_number(raw + 60, 2);
-    kiln_host_source source = {raw, -1, size, 0};
+    kiln_host_source source = {raw, -1, size, 0, size};
     kiln_host_place found;
     switch (draw(4)) {
     case 0: return draw(64);
@@ -196,7 +196,7 @@ static void mutate(long count)
                 memset(copy + at, with, bytes);
         }
         error.sentence[0] = 0;
-        kiln_host_source source = {copy, -1, cut, 0};
+        kiln_host_source source = {copy, -1, cut, 0, cut};
         const int code = kiln_host_read_source(&description, &source, &error);
         CHECK(code == KILN_OK || (code >= KILN_HOST_ERROR_LIBRARY && error.sentence[0] != 0));
         refused += code != KILN_OK;

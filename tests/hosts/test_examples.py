@@ -142,6 +142,7 @@ def test_the_headers_of_all_hosts_are_written(tmp_path: Path) -> None:
         *(
             "kiln.h",
             "kiln_system.h",
+            "kiln_digest.h",
             "kiln_dlopen.h",
             "kiln_host.h",
             "kiln_json.h",

@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 
 import tensorkiln as tk
+from tensorkiln.artifact.digest import digest_place
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime import Executor, load_module, read_metadata
 from tensorkiln.runtime.failures import _CODES
 from tensorkiln.runtime.tensor import DLTensor, capsule_pointer
 from tensorkiln.script import from_source
+from tests.artifact.damage_files import without_digest
 from tests.hosts.build import ROOT, run
 from tests.hosts.conftest import REFUSALS, program
 from tests.link import sample
@@ -245,8 +247,23 @@ FILES: dict[str, tuple[int, str, Callable[[bytes], bytes | None]]] = {
     ),
     "cut off by a byte": (
         101,
-        "'{path}' is not a Tensorkiln library: its section table is damaged or cut off",
+        "'{path}' is damaged: it has {size} bytes, and was written with {whole}",
         lambda raw: raw[:-1],
+    ),
+    "cut off in its weights": (
+        101,
+        "'{path}' is not a Tensorkiln library: its section .kiln.weights is cut off",
+        lambda raw: without_digest(raw)[:-1],
+    ),
+    "more bytes": (
+        101,
+        "'{path}' is damaged: it has {size} bytes, and was written with {whole}",
+        lambda raw: raw + b"more",
+    ),
+    "other bytes": (
+        101,
+        "'{path}' is damaged: its bytes are not those that were written",
+        lambda raw: raw.replace(b"libc.so.6\0", b"libq.so.6\0"),
     ),
     "big-endian": (
         101,
@@ -266,7 +283,7 @@ FILES: dict[str, tuple[int, str, Callable[[bytes], bytes | None]]] = {
     "cut off": (
         101,
         "'{path}' is not a Tensorkiln library: its section table is damaged or cut off",
-        lambda raw: raw[: len(raw) // 2],
+        lambda raw: raw[: (digest_place(raw) or 0) - 1],
     ),
     "somebody's": (
         101,
@@ -486,12 +503,13 @@ def test_indices_elsewhere(lookups: Path, programs: Path, language: str) -> None
 def damaged(library: Path, name: str, folder: Path) -> tuple[Path, int, str]:
     """A file, and what everybody says of it."""
     code, sentence, change = FILES[name]
-    content = change(library.read_bytes())
+    whole = library.read_bytes()
+    content = change(whole if " is damaged: " in sentence else without_digest(whole))
     path = folder / "net.so"
     if content is not None:
-        assert content != library.read_bytes()
+        assert content not in (whole, without_digest(whole))
         path.write_bytes(content)
-    return path, code, sentence.format(path=path)
+    return path, code, sentence.format(path=path, size=len(content or b""), whole=len(whole))
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -23,6 +23,7 @@
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("Tensorkiln makes libraries for 64-bit systems only");
 
+mod digest;
 pub mod error;
 mod ffi;
 mod json;

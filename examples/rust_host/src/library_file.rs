@@ -1,5 +1,6 @@
 //! Reads the description of a library from the ELF file, without running any of its code.
 
+use crate::digest;
 use crate::error::{self, Error, Result};
 use crate::json::{Value, MOST_BYTES};
 use crate::tensor::DType;
@@ -12,6 +13,7 @@ use std::path::Path;
 const METADATA_VERSION: i64 = 6;
 const SECTION: &[u8] = b".kiln.meta\0";
 const ARTIFACTS: &[u8] = b".kiln.artifacts\0";
+const WEIGHTS: &[u8] = b".kiln.weights\0";
 const O_NONBLOCK: i32 = 0o4000; // the value on Linux
 
 /// A dimension: a constant, or an expression of symbols such as `n * 4`, whose values depend on the
@@ -92,9 +94,11 @@ fn number(bytes: &[u8], at: usize, size: usize) -> u64 {
     bytes[at..at + size].iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
+/// An open file, whose first bytes may be in memory.
 struct Bytes {
     file: File,
     size: u64,
+    held: Vec<u8>,
 }
 
 impl Bytes {
@@ -111,11 +115,39 @@ impl Bytes {
         if !self.has(at, size) {
             return Ok(None);
         }
+        if let Some(bytes) = self.held.get(at as usize..(at + size) as usize) {
+            return Ok(Some(bytes.to_vec()));
+        }
         let mut bytes = vec![0; size as usize];
         self.file.seek(SeekFrom::Start(at))?;
         self.file.read_exact(&mut bytes)?;
         Ok(Some(bytes))
     }
+}
+
+/// Reads all that the digest covers into memory; the inner error says how the file is damaged.
+/// Without a digest nothing is read.
+fn check_digest(bytes: &mut Bytes) -> std::io::Result<std::result::Result<(), String>> {
+    let head = match bytes.read(0, 64)? {
+        Some(head) if head.starts_with(b"\x7fELF\x02\x01") => head,
+        _ => return Ok(Ok(())),
+    };
+    let (entry, count) = (number(&head, 58, 2), number(&head, 60, 2));
+    let place = number(&head, 40, 8).checked_add(entry * count).unwrap_or(u64::MAX - 7);
+    let place = place.div_ceil(8) * 8;
+    if count == 0 || !bytes.has(place, digest::BYTES) {
+        return Ok(Ok(()));
+    }
+    match bytes.read(place, digest::NAME.len() as u64)? {
+        Some(name) if digest::is_named(&name) => (),
+        _ => return Ok(Ok(())),
+    }
+    let covered = bytes.read(0, place + digest::BYTES)?.unwrap_or_default();
+    if let Some(fault) = digest::damage(&covered, bytes.size) {
+        return Ok(Err(fault));
+    }
+    bytes.held = covered;
+    Ok(Ok(()))
 }
 
 type Found = std::io::Result<std::result::Result<(u64, Vec<u8>), &'static str>>;
@@ -145,6 +177,9 @@ fn read_sections(bytes: &mut Bytes) -> Found {
         let is_whole = bytes.has(offset, size);
         if !is_whole && bytes.starts_with(name, ARTIFACTS)? {
             return Ok(Err("its section .kiln.artifacts is cut off"));
+        }
+        if !is_whole && bytes.starts_with(name, WEIGHTS)? {
+            return Ok(Err("its section .kiln.weights is cut off"));
         }
         if found.is_none() && bytes.starts_with(name, SECTION)? {
             if !is_whole {
@@ -304,14 +339,17 @@ fn require_plain(status: &Metadata) -> std::io::Result<()> {
 pub fn read(path: &Path) -> Result<(Described, Identity)> {
     let name = path.display().to_string();
     let mut which = Identity::default();
-    let mut open = || -> Found {
+    let mut open = || {
         let (file, status) = open_plain(path)?;
         which = Identity::of(&status);
-        read_sections(&mut Bytes { file, size: status.len() })
+        let mut bytes = Bytes { file, size: status.len(), held: Vec::new() };
+        if let Err(fault) = check_digest(&mut bytes)? {
+            let sentence = format!("'{name}' is damaged: {fault}");
+            return Ok(Err(Error::new(error::ERROR_LIBRARY, sentence)));
+        }
+        Ok(read_sections(&mut bytes)?.map_err(|what| no_library(&name, what)))
     };
-    let (machine, text) = open()
-        .map_err(|reason| unreadable(&name, &reason))?
-        .map_err(|what| no_library(&name, what))?;
+    let (machine, text) = open().map_err(|reason| unreadable(&name, &reason))??;
     let described = read_metadata(&name, &text)?;
     check_machine(&name, machine)?;
     Ok((described, which))

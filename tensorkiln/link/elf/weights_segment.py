@@ -4,7 +4,8 @@ The linker sees a placeholder: the pointer `kiln_weights`, and an ELF note that 
 to the pointer. `place_weights` then turns the program header of the note into one that maps the
 weights, which follow the linker's output in the file, and sets the pointer to their address. So the
 linker never reads or writes gigabytes, its output does not depend on the weights' values, and they
-are written once, directly to their offset in the file. Large weights are aligned to huge pages in
+are written once, directly to their offset in the file, behind everything else, so that all of that
+can be read and checked at once (artifact/digest.py). Large weights are aligned to huge pages in
 the file and in memory, so that an operating system which caches the file in huge pages can map
 these, unless the library is to be small: a huge page leaves up to 2 MiB empty before them.
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import struct
 
+from tensorkiln.artifact import digest
 from tensorkiln.artifact.sections import WEIGHTS, WEIGHTS_PAD, WEIGHTS_SYMBOL
 from tensorkiln.base.errors import InternalError
 from tensorkiln.link.data_section import (
@@ -66,7 +68,7 @@ def place_weights(
     SHA-256 of weights that go into a separate file: all of this file is then in the head, with that
     hash. If `compact`, large weights are not aligned to huge pages. Raises InternalError if the
     linker dropped the placeholder or changed its form."""
-    out = bytearray(linked)
+    out = bytearray(linked) + bytes(-len(linked) % 8)
     (table,) = struct.unpack_from("<Q", out, 32)
     (count,) = struct.unpack_from("<H", out, 56)
     rows = [_PROGRAM.unpack_from(out, table + i * _PROGRAM.size) for i in range(count)]
@@ -74,10 +76,10 @@ def place_weights(
     note = _placeholder_note(linked, rows)
     huge = size >= 2 * HUGE_PAGE and not compact
     page = max(HUGE_PAGE if huge else 4096, *(row[7] for row in loads))
-    start = _up(len(out), page)
     address = _up(max(row[3] + row[6] for row in loads), page)
     hash_at = _point(out, rows, note, address, beside) + 16
     stored = size + WEIGHTS_PAD if beside is None else 0
+    start = _place_sections(out, address, size + WEIGHTS_PAD, page if stored else 0)
     offset = start if stored else 0  # an empty segment's must be equal to its address modulo `page`
     row = (_LOAD, _READ, offset, address, address, stored, size + WEIGHTS_PAD, page)
     # Loaders expect segments in the order of their addresses.
@@ -85,12 +87,7 @@ def place_weights(
     rows.insert(rows.index(loads[-1]) + 1, row)
     for i, program in enumerate(rows):
         _PROGRAM.pack_into(out, table + i * _PROGRAM.size, *program)
-    if stored:
-        tail = _sections(out, start, address, stored, PROGBITS)
-        return WeightsPlacement(bytes(out), start, tail, hash_at)
-    out += bytes(-len(out) % 8)
-    tail = _sections(out, len(out), address, size + WEIGHTS_PAD, NOBITS)
-    return WeightsPlacement(bytes(out) + tail, len(out) + len(tail), b"", hash_at)
+    return WeightsPlacement(out, start, hash_at)
 
 
 def _placeholder_note(linked: bytes, rows: list[tuple[int, ...]]) -> tuple[int, ...]:
@@ -156,22 +153,28 @@ def _dynamic(out: bytearray, rows: list[tuple[int, ...]]) -> dict[int, int]:
     return entries
 
 
-def _sections(out: bytearray, start: int, address: int, size: int, kind: int) -> bytes:
-    """The names of the sections and the section header table, with one more section for the
-    weights, as bytes that follow them in the file; the ELF header in `out` then refers to these.
-    Empty if the library has no section header table."""
+def _place_sections(out: bytearray, address: int, size: int, page: int) -> int:
+    """Append the names of the sections and the section header table, with one more section for the
+    weights, to `out`, and refer to these in the ELF header. Return the file offset of the weights,
+    a multiple of `page`, with room for a digest before it; if `page` is 0, they take no bytes of
+    the file. A library without section header table gets none."""
     (table,) = struct.unpack_from("<Q", out, 40)
     _, count, names = struct.unpack_from("<HHH", out, 58)
-    if count == 0:
-        return b""
     rows = [list(SECTION.unpack_from(out, table + i * SECTION.size)) for i in range(count)]
-    strings = bytes(out[rows[names][4] : rows[names][4] + rows[names][5]])
-    name = len(strings)
-    strings += WEIGHTS.encode() + b"\0"
-    strings += bytes(-len(strings) % 8)
-    end = start + size if kind == PROGBITS else start
-    rows[names][4:6] = end, len(strings)
-    header = section_header(name, kind, ALLOC, start, size, address=address, align=4096)
-    struct.pack_into("<Q", out, 40, end + len(strings))
-    struct.pack_into("<H", out, 60, count + 1)
-    return strings + b"".join(SECTION.pack(*row) for row in rows) + header
+    if rows:
+        strings = bytes(out[rows[names][4] : rows[names][4] + rows[names][5]])
+        name = len(strings)
+        strings += WEIGHTS.encode() + b"\0"
+        rows[names][4:6] = len(out), len(strings)
+        out += strings
+        out += bytes(-len(out) % 8)
+        table = len(out)
+    end = table + (count + 1) * SECTION.size if rows else len(out)
+    start = _up(end + digest.SIZE, page) if page else end
+    if rows:
+        kind = PROGBITS if page else NOBITS
+        header = section_header(name, kind, ALLOC, start, size, address=address, align=4096)
+        out += b"".join(SECTION.pack(*row) for row in rows) + header
+        struct.pack_into("<Q", out, 40, table)
+        struct.pack_into("<H", out, 60, count + 1)
+    return start
