@@ -327,6 +327,8 @@ def test_one_spelling() -> None:
         spec = {"mcpu": name, "mattr": ["+gfni"], "winograd": 2, "l2_bytes": 1 << 20}
         assert level == Target(spec)
     assert Target({"mcpu": LEVELS[0]}).levels == ()
+    names = ["x86-64-v2", "x86-64-v3", "cascadelake", "sapphirerapids"]
+    assert [level.mcpu for level in Target("x86-64").levels] == names
 
 
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {

@@ -22,8 +22,9 @@ extern "C" {
 /* Whether 32 bytes are the name, or what damage has left of it: a word of it. */
 static inline int kiln_host_is_digest(const unsigned char *name)
 {
+    static const char whole[] = KILN_HOST_DIGEST_NAME;
     for (size_t i = 0; i < 32; i += 8)
-        if (memcmp(name + i, KILN_HOST_DIGEST_NAME + i, 8) == 0)
+        if (memcmp(name + i, whole + i, 8) == 0)
             return 1;
     return 0;
 }

@@ -3,8 +3,9 @@ machines.
 
 A product (`rpi4`, `apple-m1`) is a tag without its vendor's slash. A processor (`skylake`,
 `cortex-m4`) is a target of its architecture, and a feature (`avx2`) the least level of x86-64 that
-has it. A product with the name of its own processor is the product, which says more: its system and
-its caches. Nothing else is preferred: a name of several is refused.
+has it. `x86-64` is the processors of a library for all of that kind. A product with the name of its
+own processor is the product, which says more: its system and its caches. Nothing else is preferred:
+a name of several is refused.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import cache
 from json import dumps
 
 from tensorkiln.base.errors import UserError
+from tensorkiln.target.cpu import LEVELS
 from tensorkiln.target.isa import ISAS, example_triple
 from tensorkiln.target.tags import TAGS, Tag
 from tensorkiln.target.triple import LIBRARIES
@@ -40,6 +42,8 @@ def meaning(text: str, place: str = "target") -> Mapping[str, object] | None:
 
 def choices_of(text: str) -> list[Mapping[str, object]]:
     """Return the targets that `text` names, as tags or in full."""
+    if text in LEVELS:
+        return [{"kind": "llvm", "mcpu": list(LEVELS[text])}]
     tags = TAGS.called(text)
     cpus = [] if any(_has_cpu(tag, text) for tag in tags) else _processors(text)
     level = _level_of_feature().get(text)
@@ -51,7 +55,7 @@ def known_names() -> list[str]:
     """Return the names that have one meaning, each once: products, processors, features. Those with
     a hyphen for a tag's slash are left out."""
     cpus = (cpu for isa in ISAS.values() for cpu in isa.cpus)
-    names = dict.fromkeys([*TAGS.words(), *cpus, *sorted(_level_of_feature())])
+    names = dict.fromkeys([*LEVELS, *TAGS.words(), *cpus, *sorted(_level_of_feature())])
     return [name for name in names if len(choices_of(name)) == 1]
 
 
