@@ -28,8 +28,8 @@ CPU_OPTIONS: tuple[Option, ...] = (
     Option(
         "mcpu",
         str,
-        "processor, in LLVM's spelling; a list: one library with kernels for each, that runs those "
-        "of the last one whose features the processor has",
+        "processor, in LLVM's spelling; a list: one library with kernels for each, which runs "
+        "those of the last one whose features the processor has",
         repeatable=True,
     ),
     Option("mattr", list, "features added (+name) to or taken (-name) from the processor's own"),
