@@ -16,9 +16,9 @@ from tensorkiln.target.triple import DEFAULT, canonical_triple
 # has at least. `native` gives those of this machine instead.
 _CACHES = {"l1d_bytes": 32 << 10, "l2_bytes": 256 << 10}
 
-# What one word stands for: the processors that are worth having kernels for in a library for all of
-# an architecture. Code for cascadelake needs AVX-512 alone where it does not multiply bytes: Skylake
-# servers and Zen 4 run it.
+# What one word stands for: the processors that are worth having kernels for in a library for all
+# of an architecture. Code for cascadelake needs AVX-512 alone where it does not multiply bytes:
+# Skylake servers and Zen 4 run it.
 LEVELS: Mapping[str, tuple[str, ...]] = {
     "x86-64": ("x86-64-v2", "x86-64-v3", "cascadelake", "sapphirerapids")
 }
