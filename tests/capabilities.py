@@ -57,10 +57,8 @@ CAPABILITIES = {
         "RLIMIT_DATA|notes of ELF|fork$|targets of x86-64|the golden libraries are for|"
         "llvmlite assembles for|namespaces, tmpfs|no seccomp|/proc is Linux's|no fcntl",
     ),
-    "musl": Capability(
-        "`apt-get install musl`; of AArch64 `dpkg --add-architecture arm64`, then `musl:arm64`",
-        "no musl's loader in",
-    ),
+    # That of AArch64 is package musl:arm64, behind `dpkg --add-architecture arm64`.
+    "musl": Capability("`apt-get install musl`", "no musl's loader in"),
     "MkDocs": Capability(
         "`pip install -e .[docs]`", "(mkdocs|material|mkdocstrings) is not installed"
     ),
