@@ -51,7 +51,7 @@ from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.link.artifacts import LINK_PLAN, LOADER_EXPORTS, LinkPlan, is_embedded
 from tensorkiln.link.jit_objects import for_jit
 from tensorkiln.link.object_format import driver_format, rename_symbols, system_need
-from tensorkiln.link.shared import DEVICE_EXPORTS, RUNTIME_EXPORTS, Fcompile
+from tensorkiln.link.shared import DEVICE_EXPORTS, LEVEL_EXPORTS, RUNTIME_EXPORTS, Fcompile
 from tensorkiln.target import (
     Target,
     becomes_c,
@@ -151,7 +151,6 @@ def assemble_levels(target: Target, levels: Sequence[LibraryParts]) -> Executabl
     Raises UserError as `assemble`, UnsupportedError for what only libraries of one level can have.
     """
     arena, parts = WeightArena(), replace(levels[0], target=target)
-    _require_own_code(parts)
     rows = [
         _level_code(p, name, arena, len(levels))
         for p, name in zip(levels, target.levels, strict=True)
@@ -241,6 +240,7 @@ class _LevelCode:
 
 
 def _level_code(parts: LibraryParts, target: Target, arena: WeightArena, count: int) -> _LevelCode:
+    _require_own_code(parts)
     level, mod = Level(target.mcpu, count), parts.module
     functions, outer = _host_functions(mod, arena, parts.code.fallible, parts.devices)
     helpers = outer.helpers if outer else ()
@@ -485,7 +485,8 @@ def _link_files(parts: LibraryParts, plan: LinkPlan) -> Iterator[Artifact]:
         yield Artifact("host", "native", "imports.c", text.encode())
     if plan.system_lib_prefix:
         loader = LOADER_EXPORTS if _has_loader(code) else ()
-        symbols = tuple(dict.fromkeys((*RUNTIME_EXPORTS, *loader, *plan.exports)))
+        level = LEVEL_EXPORTS if parts.target.levels else ()
+        symbols = tuple(dict.fromkeys((*RUNTIME_EXPORTS, *level, *loader, *plan.exports)))
         text = system_lib_c(plan.system_lib_prefix, symbols)
         yield Artifact("host", "native", "system_lib.c", text.encode())
     yield Artifact("host", "native", LINK_PLAN, plan.to_bytes())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorkiln.assemble import LibraryParts, assemble, assemble_levels
-from tensorkiln.base.config import read_config
+from tensorkiln.base.config import Config, read_config
 from tensorkiln.base.frames import with_frame_room
 from tensorkiln.base.licenses import LicensePolicy
 from tensorkiln.base.nesting import nesting_checked
@@ -258,6 +258,11 @@ def plan_for(
     )
 
 
+def _dumped_apart(config: Config, level: str) -> Config:
+    """Return the configuration with a folder of its own for the stages of a level."""
+    return config if config.dump is None else replace(config, dump=config.dump / level)
+
+
 @with_frame_room
 @nesting_checked()
 def compile(
@@ -304,9 +309,10 @@ def compile(
     lowered already; a pass, or a list of passes, replaces the automatic pipeline. `externals` are
     code generators; an operator goes to the first one that supports it, those of the target's kind
     coming last; text is the name of an installed one (docs/externals.md). `instruments` watch every
-    pass (`tensorkiln.passes`). The external dependencies of what is compiled must have licenses
-    that `allow_licenses` permits, if it is not empty, and `deny_licenses` does not refuse: SPDX
-    identifiers (docs/external-dependencies.md).
+    pass (`tensorkiln.passes`); for a target of several processors, the passes of each in turn. The
+    external dependencies of what is compiled must have licenses that `allow_licenses` permits, if
+    it is not empty, and `deny_licenses` does not refuse: SPDX identifiers
+    (docs/external-dependencies.md).
     `name` is the library's name, by default the module's: C entries and the header begin with it,
     so libraries in one program need different names. With `system_lib_prefix` (`"net_"`) several
     libraries can be linked into one program: export each to a name ending in .a or .o
@@ -338,14 +344,16 @@ def compile(
         note_baseline(plans[0].cpu, progress)
     config, progress = read_config(), watched(progress)
     jobs = jobs or config.compile_jobs or 2
-    cache, weights, source = kernel_cache(), model_weights(mod), mod.source
+    cache = kernel_cache()
 
     def parts_of(plan: CompilePlan) -> LibraryParts:
         plan = plan.with_records(choices, progress.note) if choices else plan
         plan = plan.for_run(cache, jobs)
         budget = read_budget(max_workspace, plan.cpu.memory)
-        runner = make_runner(instruments, config, plan.passes)
+        stages = config if len(plans) == 1 else _dumped_apart(config, plan.cpu.mcpu)
+        runner = make_runner(instruments, stages, plan.passes)
         require_well_formed(mod, runner.verified)
+        weights, source = model_weights(mod), mod.source
         planned, fused = planned_module(mod, plan, runner, progress)
         require_memory(planned, plan.cpu.memory, budget, accelerators(plan.target))
         lowered, objects = lowered_module(planned, plan, runner, progress)

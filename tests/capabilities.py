@@ -71,6 +71,7 @@ CAPABILITIES = {
         rf"({_PACKAGES}) is not installed|could not import '({_PACKAGES})'|"
         "neither torch nor onnxruntime",
     ),
+    "older x86-64": Capability("`apt-get install qemu-user`", "qemu-x86_64 is not installed"),
     "processor": Capability(
         "one with AVX-512, and one without; `make processors` emulates others",
         "this machine (has|lacks|is older)",

@@ -27,6 +27,7 @@ from tensorkiln.pipeline import plan_for, relax_passes
 from tensorkiln.runtime.library_file import read_metadata
 from tensorkiln.script import from_source
 from tensorkiln.target import Target, runnable_level
+from tests.emulated.machine import AARCH64, Emulated
 from tests.transform.graphs import graph
 
 LEVELS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
@@ -307,6 +308,7 @@ BAD: list[tuple[Mapping[str, object], str]] = [
     ({"mcpu": ["x86-64-v3", "x86-64-v9"]}, "unknown processor 'x86-64-v9'"),
     ({"mcpu": ["x86-64-v3", 7]}, "expected a list of text"),
     ({"mcpu": []}, "expected text"),
+    ({"mcpu": list(LEVELS), "optimize": "size", "winograd": 4}, "its weights are larger"),
 ]
 
 
@@ -323,6 +325,7 @@ def test_one_spelling() -> None:
     assert Target({"mcpu": [LEVELS[1], LEVELS[1]]}) == Target({"mcpu": LEVELS[1]})
     t = Target({"mcpu": list(LEVELS), "mattr": ["+gfni"], "winograd": 2, "l2_bytes": 1 << 20})
     assert Target(str(t)) == t and t.mcpu == LEVELS[0]
+    assert Target(FAT).l2_bytes == Target({"mcpu": LEVELS[0]}).l2_bytes
     for level, name in zip(t.levels, LEVELS, strict=True):
         spec = {"mcpu": name, "mattr": ["+gfni"], "winograd": 2, "l2_bytes": 1 << 20}
         assert level == Target(spec)
@@ -357,6 +360,34 @@ def test_what_is_not_made_for_several(case: str, tmp_path: Path, monkeypatch: An
     with pytest.raises(UnsupportedError, match=words):
         action()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_module_after_every_pass_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KILN_DUMP", str(tmp_path / "stages"))
+    tk.compile(NETWORK, FAT)
+    assert sorted(p.name for p in (tmp_path / "stages").iterdir()) == sorted(LEVELS)
+    assert all((tmp_path / "stages" / x / "00-input.py").is_file() for x in LEVELS)
+
+
+def test_a_library_of_a_program_names_its_level() -> None:
+    exe = tk.compile(NETWORK, FAT, system_lib_prefix="net_")
+    assert '"kiln_processor_level"' in exe.artifacts["system_lib.c"].text()
+    single = tk.compile(NETWORK, "native", system_lib_prefix="net_")
+    assert "kiln_processor_level" not in single.artifacts["system_lib.c"].text()
+
+
+@pytest.mark.parametrize("cpu", ["cortex-a72", "neoverse-n1"])
+def test_levels_of_aarch64(cpu: str, tmp_path: Path) -> None:
+    AARCH64.require()
+    levels, triple = ["cortex-a72", "neoverse-n1"], {"mtriple": "aarch64-linux-gnu"}
+    path = tk.compile(NETWORK, {**triple, "mcpu": levels}).export_library(tmp_path / "net.so")
+    rows = read_metadata(path)["levels"]
+    assert [r["mcpu"] for r in rows] == levels and rows[0]["cpu_features"] == []
+    single = tk.compile(NETWORK, {**triple, "mcpu": cpu}).export_library(tmp_path / "one.so")
+    y, expected = (Emulated(AARCH64, p, cpu)["main"](X) for p in (path, single))
+    assert y.tobytes() == expected.tobytes()
 
 
 def test_names_in_c() -> None:

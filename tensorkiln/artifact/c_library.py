@@ -69,11 +69,14 @@ class SystemNeed(JsonRecord):
 
 @dataclass(frozen=True, slots=True)
 class CLibrary:
-    """A C library: what triples call it, the oldest version that linked libraries run on, its
-    license; the symbols that
-    they may use, by the name of the file (DT_NEEDED) that has them; the symbols of the dynamic
-    loader's file, by architecture; names of further files of it; the beginning of the
-    names of versions of symbols, and for each architecture these, of all others under ''."""
+    """A C library: its name, what triples call it, the oldest version that linked libraries run on,
+    and its license.
+
+    `files` are the symbols that libraries may use, by the name of the file (DT_NEEDED) that has
+    them, `loaders` name and symbols of the dynamic loader's file, by architecture, and
+    `other_files` names of further files. `versions` are those of symbols, by architecture, without
+    the `version_prefix`; that of all symbols which are not named is under ''.
+    """
 
     name: str
     environment: str

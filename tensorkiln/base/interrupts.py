@@ -1,5 +1,5 @@
-"""Deferring Ctrl-C (SIGINT), SIGTERM and SIGHUP while code runs that must not be interrupted
-half-way."""
+"""Ctrl-C (SIGINT), SIGTERM and SIGHUP: deferred while code runs that must not be interrupted
+half-way, and reported as shells count them."""
 
 from __future__ import annotations
 

@@ -111,15 +111,15 @@ def canonical_cpu(values: Values, place: str) -> Values:
     assert isinstance(mattr, tuple)
     flag_texts = tuple(flag for flag in mattr if isinstance(flag, str))
     flags = _flags(isa, flag_texts, f"{place}.mattr")
+    if values.get("optimize") == "size" and values.get("winograd"):
+        message = f"winograd {values['winograd']} and optimize 'size'"
+        raise contradiction(message, f"{place}.winograd", "its weights are larger: leave one out")
     if isinstance(values.get("mcpu"), tuple):
         return {**values, "mtriple": triple, **_canonical_levels(isa, values, flags, place)}
     cpu = str(values.get("mcpu") or "")
     if not cpu:
         cpu, flags = isa.baseline_cpu, (*isa.default_mattr, *flags)
     isa.check_cpu(cpu, f"{place}.mcpu")
-    if values.get("optimize") == "size" and values.get("winograd"):
-        message = f"winograd {values['winograd']} and optimize 'size'"
-        raise contradiction(message, f"{place}.winograd", "its weights are larger: leave one out")
     options = {**_caches(isa, cpu, values), **values}
     return {**options, "mtriple": triple, "mcpu": cpu, "mattr": isa.canonical_mattr(cpu, flags)}
 

@@ -139,12 +139,15 @@ class Target:
 
     def __getitem__(self, name: str) -> Value | None:
         """Return the value of an option of the kind. If it is not given, return what the kind
-        derives from the others (such as a limit of the GPU's `arch`), or None. Raises UserError
+        derives from the others (such as a limit of the GPU's `arch`), or None; of several
+        processors, what it is for the least one, such as its caches. Raises UserError
         (code `unknown-key`) for a name that the kind does not have."""
         options = {option.name: option for option in self._kind.options}
         if name not in options:
             raise unknown_key(name, self.kind, options, (), f"Target[{name!r}]")
         attrs = dict(self._fields.attrs)
+        if name not in attrs and self.levels:
+            return self.levels[0][name]
         return attrs[name] if name in attrs else self._kind.known(attrs).get(name)
 
     @property

@@ -72,20 +72,18 @@ def entry_c(
     prefix = "" if level else metadata.prefix
     subject = f" on a processor {level.name}" if level else ""
     title = f"the functions of this library, and the kernels each one calls{subject}"
+    public = outer.public if outer and not level else ()
+    entries = [f.entry(f"&outer_{f.c_name}") for f in public]
     parts = [
         _head(metadata, title, [*functions, *helpers], outer, flushes, level, devices)
         + ('#include "loader.h"\n' if imports else ""),
-        f"{METADATA_DECLARATION}{_weights(metadata)}" if level else _data(metadata),
+        f"{_METADATA_DECLARATION}{_weights(metadata)}" if level else _data(metadata),
         prototypes([*functions, *helpers]),
         device_text,
         *(_function(function, prefix, devices) for function in functions),
         *(_function(function, "", devices) for function in helpers),
         outer.text if outer else "",
-        *(
-            ()
-            if level
-            else (f.entry(f"&outer_{f.c_name}") for f in (outer.public if outer else ()))
-        ),
+        *entries,
         _tables_of_library(functions, metadata, outer, imports, devices, level, features),
         "" if level else _common(metadata.prefix),
     ]
@@ -149,7 +147,7 @@ const kiln_library *kiln_level;
     return "\n".join(parts)
 
 
-METADATA_DECLARATION = "extern const char kiln_metadata_text[];\n"
+_METADATA_DECLARATION = "extern const char kiln_metadata_text[];\n"
 
 
 def _head(
