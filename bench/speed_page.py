@@ -74,16 +74,25 @@ def summary(records: list[Record]) -> list[str]:
     return lines
 
 
+# Of a virtual machine that shows a model without the tiles that it has, none is known.
+GENERATIONS = {
+    "family 25 model 1": "Zen 3",
+    "family 25 model 17": "Zen 4",
+    "family 26 model 2": "Zen 5",
+    "family 6 model 207": "Emerald Rapids",
+}
+VECTORS = {"amx": "AMX", "avx512": "AVX-512", "": "AVX2"}
+
+
 def processor(machine: str) -> str:
     """A machine of the records in the words of the tables: its name, generation and vectors."""
     name, _, tail = machine.partition(";")[0].partition(",")
-    if "amx" in tail:  # a virtual machine shows no model that has it
-        return f"{name.replace('(R)', '').removesuffix(' Processor')}, AMX"
-    generation = {"family 25 model 1": "Zen 3", "family 25 model 17": "Zen 4"}
-    generation["family 26 model 2"] = "Zen 5"
     family, _, features = tail.strip().partition(",")
-    vectors = "AVX-512" if "avx512" in features else "AVX2"
-    return f"{name}, {generation.get(family, family)}, {vectors}"
+    generation = GENERATIONS.get(family, "" if "amx" in features else family)
+    vectors = next(v for k, v in VECTORS.items() if k in features)
+    return ", ".join(
+        filter(None, [name.replace("(R)", "").removesuffix(" Processor"), generation, vectors])
+    )
 
 
 def speed_page(records: list[Record]) -> str:

@@ -128,6 +128,7 @@ def _folder_target(path: str | Path) -> Path:
     target = plain_path(path)
     try:
         is_fixed = target.name in ("", "..") or target.is_mount()
+        link = target.readlink() if target.is_symlink() else None
     except OSError as error:
         raise cannot_write(target, error) from error
     if is_fixed:
@@ -136,9 +137,9 @@ def _folder_target(path: str | Path) -> Path:
             code="cannot-write",
             hint="name a new folder in it",
         )
-    if target.is_symlink():
+    if link is not None:
         raise UserError(
-            f"cannot write {os.fspath(path)!r}: it is a link to {str(target.readlink())!r}",
+            f"cannot write {os.fspath(path)!r}: it is a link to {str(link)!r}",
             code="cannot-write",
             hint="name that folder, or remove the link",
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tensorkiln.artifact import Artifact, InMemoryArtifact
 from tensorkiln.base.cache import key_of, user_cache
+from tensorkiln.base.errors import UserError
 from tensorkiln.base.tools import ToolFailure
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.link.artifacts import source_name
@@ -67,11 +68,28 @@ def _object(
         try:
             (object_name,) = tools.compile([name], CRT, folder, flags)
         except ToolFailure as failure:
-            raise blamed(failure, authors) or tool_error(failure, tools) from failure
+            raise (
+                _no_emulated_tls(failure, flags)
+                or blamed(failure, authors)
+                or tool_error(failure, tools)
+            ) from failure
         data = (folder / object_name).read_bytes()
     if cache is not None:
         cache.put(key_of(key), data, key)
     return data
+
+
+def _no_emulated_tls(failure: ToolFailure, flags: Sequence[str]) -> UserError | None:
+    """The error for a compiler without the flag of emulated thread-local variables, as gcc."""
+    flag = flags[0]
+    if not any(flag in line and "error" in line for line in failure.stderr.splitlines()):
+        return None
+    return UserError(
+        f"{failure.command[0]!r} has no option {flag}, which code in memory needs",
+        code="wrong-compiler",
+        hint="CC=clang has it, and so have the tools of package ziglang, without CC; "
+        "a library in a file needs none",
+    )
 
 
 def for_jit(

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tensorkiln.artifact.binary import BinaryFile
+from tensorkiln.artifact.c_library import C_LIBRARIES
+from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.base.cache import Cache
 from tensorkiln.base.config import read_config
 from tensorkiln.base.errors import InternalError, UserError
@@ -22,6 +25,7 @@ from tensorkiln.base.packages import install_line
 from tensorkiln.base.tools import ToolFailure, run_tool
 from tensorkiln.link.audit import EDITED
 from tensorkiln.link.object_format import (
+    LIBRARIES,
     ObjectFormat,
     driver_format,
     format_of,
@@ -195,10 +199,12 @@ def _zig_version(zig: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CommandToolchain:
-    """A compiler driver such as `gcc` or `clang --target=...`, for C and for the link. What it
-    makes is taken to be of `format`."""
+    """A compiler driver such as `gcc` or `clang --target=...`, for C and for the link, which is to
+    make code for `triple`: UserError (code `wrong-compiler`) where it makes code for another
+    architecture, or links another C library. `format` is that of what it makes."""
 
     command: str
+    triple: str
     format: ObjectFormat
 
     @property
@@ -217,7 +223,10 @@ class CommandToolchain:
         """Compile all sources in one run."""
         flags = [*self.format.c_flags, *options, f"-ffile-prefix-map={folder}=."]
         run_tool([*self._argv, *flags, "-I", str(include), "-c", *sources], folder)
-        return [_object_name(source, self.format) for source in sources]
+        names = [_object_name(source, self.format) for source in sources]
+        for name in names[:1]:
+            self._require_machine((folder / name).read_bytes())
+        return names
 
     def link(
         self,
@@ -230,17 +239,41 @@ class CommandToolchain:
         """Link with the C library of the command; the output then needs its symbol versions."""
         flags, system = self.format.driver_options(exports), self.format.libraries
         run_tool([*self._argv, *flags, "-o", output, *objects, *libraries, *system], folder)
+        self._require_c_library((folder / output).read_bytes())
+
+    def _require_machine(self, code: bytes) -> None:
+        machine, arch = _binary(code).machine, self.triple.partition("-")[0]
+        if arch in LIBRARIES and machine != arch:
+            raise self._unsuited(f"compiles for {machine}")
+
+    def _require_c_library(self, code: bytes) -> None:
+        expected, needed = self.format.c_library, {*_binary(code).needed()}
+        for row in C_LIBRARIES.values():
+            if row is not expected and needed & row.file_names - expected.file_names:
+                raise self._unsuited(f"links {row.name}")
+
+    def _unsuited(self, fact: str) -> UserError:
+        return UserError(
+            f"{self.command!r} {fact}; the library is for {self.triple}",
+            code="wrong-compiler",
+            hint="name a compiler for that system, by CC or fcompile, or none: "
+            "those of package ziglang make code for all",
+        )
 
     def merge(self, objects: Sequence[str], output: str, folder: Path) -> None:
         """Merge without the start-up files and libraries that the driver would add."""
         run_tool([*self._argv, "-r", "-nostdlib", "-o", output, *objects], folder)
 
 
+def _binary(code: bytes) -> BinaryFile:
+    return binary_of(memoryview(code), "what the compiler wrote")
+
+
 def choose_toolchain(triple: str, command: str | None = None) -> Toolchain:
     """The tool chain of `command`, else of the environment's $CC, else the packaged one."""
     config = read_config()
     if command or config.cc:
-        return CommandToolchain(command or config.cc, driver_format(triple))
+        return CommandToolchain(command or config.cc, triple, driver_format(triple))
     return ZigToolchain(triple, config.cache_dir)
 
 

@@ -15,7 +15,7 @@ from tensorkiln.runtime.imported import PythonModule
 from tensorkiln.runtime.locks import ProcessLock
 from tensorkiln.runtime.native import NativeLibrary, Value, calling_back
 from tensorkiln.runtime.numbers import TENSOR
-from tensorkiln.runtime.raised import keep_raised, need_room, passing
+from tensorkiln.runtime.raised import need_room, passing, tell_raised
 from tensorkiln.runtime.values import from_value, lent_value, to_value
 
 _NAME_ERROR = 10  # KILN_ERROR_NAME
@@ -89,8 +89,7 @@ def _call_module(number: int, name: bytes, arguments: Any, count: int, result: A
             )
         return 0
     except BaseException as error:
-        error.add_note(f"in function {name.decode()!r} of loader {module.group}")
-        dll.kiln_set_last_error(keep_raised(error))
+        tell_raised(dll, error, lambda: f"in function {name.decode()!r} of loader {module.group}")
         return CALLBACK_FAILED
     finally:
         calling_back.remove(entry)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import threading
+from collections.abc import Callable
+from typing import Any
 
 from tensorkiln.base.errors import UserError
 
@@ -22,6 +24,20 @@ def keep_raised(error: BaseException) -> bytes:
     sentence = text.encode(errors="replace").replace(b"\0", b"?")  # ends a C string
     passing.error, passing.sentence = error, sentence
     return sentence
+
+
+def tell_raised(dll: Any, error: BaseException, note: Callable[[], str] | None = None) -> None:
+    """Keep an exception, with a note, and give its message to the library `dll`.
+
+    Python counts nested calls of C apart from its own from 3.12 on, so that there may be none left
+    where `need_room` found room: then that RecursionError is kept.
+    """
+    try:
+        if note:
+            error.add_note(note())
+        dll.kiln_set_last_error(keep_raised(error))
+    except RecursionError as no_room:
+        passing.error, passing.sentence = no_room, b""
 
 
 def need_room(calls: int = _CALLS_TO_RECORD) -> None:

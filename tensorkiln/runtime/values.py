@@ -30,7 +30,7 @@ from tensorkiln.runtime.native import (
     unload_lingering,
 )
 from tensorkiln.runtime.numbers import BOOL, FLOAT, INT, TENSOR, UINT, put_number
-from tensorkiln.runtime.raised import keep_raised, need_room, passing
+from tensorkiln.runtime.raised import need_room, passing, tell_raised
 from tensorkiln.runtime.tensor import (
     Array,
     DLTensor,
@@ -373,8 +373,7 @@ def _call_function(context: int, arguments: Any, count: int, result: Any) -> int
         to_value(library, function(*values), result[0], "the result of a callback")
         return 0
     except BaseException as error:
-        sentence = keep_raised(error)
-        library.dll.kiln_set_last_error(sentence)
+        tell_raised(library.dll, error)
         return CALLBACK_FAILED
     finally:
         calling_back.remove(entry)

@@ -143,7 +143,8 @@ def require_column(name: str, kind: Any, param: ParamInfo, dtype: np.dtype[Any])
 
 
 def _numpy_type(kind: Any) -> np.dtype[Any]:
-    numpy_type: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+    # Not by to_pandas_dtype(): before pyarrow 26 it imports pandas.
+    numpy_type: np.dtype[Any] = pa.array([], kind).to_numpy(zero_copy_only=False).dtype
     return numpy_type
 
 

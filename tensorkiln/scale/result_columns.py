@@ -27,12 +27,16 @@ _STORED = {
     if not row.in_numpy
 }
 
+# Older ones write no null list of a fixed size, or do not read it again.
+_HAS_NULL_TENSORS = int(pa.__version__.partition(".")[0]) >= 26
+
 
 def output_type(param: ParamInfo) -> tuple[Any, np.dtype[Any]]:
     """The Arrow type of a result's column, and the NumPy type of its elements. One number per row
     is a plain column, one dimension a list; several dimensions are Arrow's tensors of fixed shape,
-    or nested lists where a dimension is symbolic. Raises UserError (codes `column-type`,
-    `column-shape`) for element types that Arrow lacks, and for rows without elements."""
+    or nested lists where a dimension is symbolic or pyarrow older than 26. Raises UserError (codes
+    `column-type`, `column-shape`) for element types that Arrow lacks, and for rows without
+    elements."""
     try:
         dtype = np.dtype(_STORED.get(param.dtype, param.dtype))
         element = pa.from_numpy_dtype(dtype)
@@ -49,11 +53,11 @@ def output_type(param: ParamInfo) -> tuple[Any, np.dtype[Any]]:
             code="column-shape",
             hint="leave it out of outputs=",
         )
-    if len(row) > 1 and static_size(row):
+    if len(row) > 1 and static_size(row) and _HAS_NULL_TENSORS:
         return pa.fixed_shape_tensor(element, tuple(d for d in row if isinstance(d, int))), dtype
     kind = element
-    for d in reversed(row):
-        kind = pa.list_(kind, d) if isinstance(d, int) else pa.list_(kind)
+    for _ in row:
+        kind = pa.list_(kind)
     return kind, dtype
 
 
@@ -71,7 +75,7 @@ def column_of(
     if refused:
         mask = np.zeros(count, bool)
         mask[list(refused)] = True
-    if static_size(row) is None:
+    if static_size(row) is None or (len(row) > 1 and not _HAS_NULL_TENSORS):
         return _ragged(pieces, count, kind, dtype, row, mask)
     shape = tuple(d for d in row if isinstance(d, int))
     if len(pieces) == 1 and len(pieces[0][0]) == count:
@@ -83,14 +87,24 @@ def column_of(
     if not shape:
         return pa.array(stacked, type=kind, mask=mask)
     storage = pa.array(stacked.reshape(-1))
-    arrow_mask = None if mask is None else pa.array(mask)
     if isinstance(kind, pa.FixedShapeTensorType):
-        return pa.ExtensionArray.from_storage(kind, _fixed(storage, kind.storage_type, arrow_mask))
-    return _fixed(storage, kind, arrow_mask)
+        arrow_mask = None if mask is None else pa.array(mask)
+        fixed = pa.FixedSizeListArray.from_arrays(storage, type=kind.storage_type, mask=arrow_mask)
+        return pa.ExtensionArray.from_storage(kind, fixed)
+    sizes = np.full(count, shape[0])
+    if mask is not None:
+        sizes[mask], storage = 0, pa.array(stacked[~mask].reshape(-1))
+    return _lists(sizes, storage, kind, mask)
 
 
-def _fixed(values: Any, kind: Any, mask: Any) -> Any:
-    return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=mask)
+def _lists(
+    sizes: npt.NDArray[np.integer], values: Any, kind: Any, mask: npt.NDArray[np.bool_] | None
+) -> Any:
+    """Lists of so many values each. A null one has none: before pyarrow 25 Parquet's writer refuses
+    others."""
+    ends = pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
+    masked = {} if mask is None else {"mask": pa.array(mask)}
+    return pa.ListArray.from_arrays(ends, values, type=kind, **masked)
 
 
 def _ragged(
@@ -102,8 +116,7 @@ def _ragged(
     mask: npt.NDArray[np.bool_] | None,
 ) -> Any:
     """Nested lists, for tensors whose sizes differ from row to row."""
-    empty_shape = tuple(d if isinstance(d, int) else 0 for d in row)
-    row_tensors: list[Array] = [np.zeros(empty_shape, dtype)] * count
+    row_tensors: list[Array] = [np.zeros((0,) * len(row), dtype)] * count
     for rows, tensors in pieces:
         for r, tensor in zip(rows, tensors, strict=True):
             row_tensors[r] = np.ascontiguousarray(tensor, dtype)
@@ -112,16 +125,6 @@ def _ragged(
     for _ in row[1:]:
         kinds.append(kinds[-1].value_type)
     for level in reversed(range(len(row))):
-        level_mask = None if mask is None or level else pa.array(mask)
-        if pa.types.is_fixed_size_list(kinds[level]):
-            values = _fixed(values, kinds[level], level_mask)
-            continue
         sizes = [n for t in row_tensors for n in [t.shape[level]] * math.prod(t.shape[:level])]
-        ends = np.cumsum([0, *sizes], dtype=np.int32)
-        if level_mask is None:
-            values = pa.ListArray.from_arrays(pa.array(ends), values, type=kinds[level])
-        else:
-            values = pa.ListArray.from_arrays(
-                pa.array(ends), values, type=kinds[level], mask=level_mask
-            )
+        values = _lists(np.asarray(sizes, int), values, kinds[level], None if level else mask)
     return values

@@ -18,7 +18,7 @@ import tensorkiln as tk
 from bench.gpu import table
 from bench.gpu.__main__ import NO_GPU, cases_of, chosen
 from bench.gpu.cases import RUNGS
-from bench.gpu.conformance import check_tests
+from bench.gpu.conformance import TABLES, check_tests
 from bench.gpu.device import Array, Contender, on_device
 from bench.gpu.supervise import supervise
 from bench.gpu.worker import Race
@@ -27,6 +27,7 @@ from tensorkiln.ir.relax import tensor
 from tensorkiln.kernels.case import rand
 from tests.hosts.build import require
 from tests.rotation import rows_in_turn
+from tests.schedule.battery import Battery
 from tests.transform.graphs import graph
 
 
@@ -47,6 +48,15 @@ def rows(text: str) -> list[list[str]]:
 def _family(name: str) -> str:
     """In a dry run products are of the same small size, and networks of a few layers."""
     return next((family for family in ("product", "batch") if family in name), name)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_have_names_that_compile(name: str) -> None:
+    """Where there is no GPU they are never compiled as one library."""
+    battery = Battery()
+    TABLES[name].fill(battery)
+    assert battery.cases
+    assert [n for n in battery.cases if not n.isidentifier() or not n.isascii()] == []
 
 
 def test_all_of_it_on_the_stand_in() -> None:

@@ -99,7 +99,7 @@ CONVS: dict[str, Row] = {
     "groups of few channels": Row(conv(80, 8, groups=2, **PAD), (2, 16, 7, 6)),
     "parts": Row(conv(64, 256, **PAD), (1, 256, 7, 7), SAME),
     "one channel": Row(conv(40, 1, **PAD), (2, 1, 9, 10)),
-    "two channels, dilated": Row(conv(40, 2, padding=(1, 2, 1, 2), dilation=(1, 2)), (2, 2, 9, 10)),
+    "two channels dilated": Row(conv(40, 2, padding=(1, 2, 1, 2), dilation=(1, 2)), (2, 2, 9, 10)),
     "four channels": Row(conv(40, 4, 2, strides=(1, 3)), (2, 4, 9, 10)),
     "colours": Row(conv(10, 3, 1), (1, 3, 9, 10)),
     "few outputs": Row(conv(10, 64, **PAD), (1, 64, 7, 7)),
