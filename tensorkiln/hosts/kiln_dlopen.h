@@ -1,5 +1,5 @@
-/* kiln_dlopen.h - loads the library that is at a path now, even if another file was loaded from
- * that path before and is still in memory.
+/* kiln_dlopen.h - loads the library that was read, whatever its path leads to by now, and even if
+ * another file was loaded from that path before and is still in memory.
  *
  * Internal to kiln_host.h, which includes it.
  */
@@ -14,14 +14,24 @@
 extern "C" {
 #endif
 
-/* dlopen() the file that was read; `name` contains a '/'. Return its handle, or NULL with dlerror()
- * or file->no_memory.
+/* The name of the descriptor that was read; NULL if memory is short, or it leads elsewhere, as in a
+ * container with another one's /proc. By it the file is opened that was compared with its digest: at
+ * its path, another process could put another one in between, whose constructors would run. */
+static inline const char *kiln_host_descriptor_name(kiln_host_description *file)
+{
+    char *const name = (char *)kiln_host_allocate(file, 64, 1);
+    if (name != NULL)
+        sprintf(name, "/proc/%ld/fd/%d", (long)getpid(), file->opened - 1);
+    return name == NULL || kiln_host_is_replaced(file, name) ? NULL : name;
+}
+
+/* A spelling of `name`, which contains a '/', that is unique to the file; NULL if memory is short.
  *
  * glibc returns a loaded library for a name that it has seen before, without looking at the file;
- * only for a new name does it compare device and inode. So the file is opened by a second spelling
- * of the path, which is unique to the file: a number made of device and inode, whose bits from the
- * lowest on are written as "./" for 1 and "/" for 0. With 6, dir/net.so becomes dir//././net.so. */
-static inline void *kiln_host_dlopen(kiln_host_description *file, const char *name)
+ * only for a new name does it compare device and inode. So the name is spelled with a number made of
+ * device and inode, whose bits from the lowest on are written as "./" for 1 and "/" for 0. With 6,
+ * dir/net.so becomes dir//././net.so. */
+static inline const char *kiln_host_respelled(kiln_host_description *file, const char *name)
 {
     const size_t folder = (size_t)(strrchr(name, '/') - name) + 1;
     char *const other = (char *)kiln_host_allocate(file, strlen(name) + 129, 1);
@@ -36,9 +46,34 @@ static inline void *kiln_host_dlopen(kiln_host_description *file, const char *na
         *at++ = '/';
     }
     strcpy(at, name + folder);
-    void *const first = dlopen(name, RTLD_NOW | RTLD_LOCAL); /* first, as debuggers show its name */
-    void *const found = first == NULL ? NULL : dlopen(other, RTLD_NOW | RTLD_LOCAL);
-    if (found != NULL)
+    return other;
+}
+
+/* dlopen() the file that was read; `name`, its path, contains a '/'. Return its handle, or NULL with
+ * *why, the words of dlerror() without the name of a descriptor, or file->no_memory.
+ *
+ * If it needs libraries beside it, it is opened by its path, of which the dynamic loader takes the
+ * folder; first by the path itself, which debuggers show. *by_name then says so. */
+static inline void *kiln_host_dlopen(kiln_host_description *file, const char *name, int *by_name,
+                                     const char **why)
+{
+    const char *const opened = file->needs_name ? NULL : kiln_host_descriptor_name(file);
+    const char *const other = kiln_host_respelled(file, opened != NULL ? opened : name);
+    *by_name = opened == NULL;
+    if (file->no_memory)
+        return NULL;
+    void *const first = *by_name ? dlopen(name, RTLD_NOW | RTLD_LOCAL) : NULL;
+    void *const found =
+        *by_name && first == NULL ? NULL : dlopen(other, RTLD_NOW | RTLD_LOCAL);
+    if (found == NULL)
+        *why = dlerror();
+    if (found == NULL && !*by_name && strncmp(*why, other, strlen(other)) == 0) {
+        const char *const rest = *why + strlen(other);
+        const size_t size = strlen(file->path) + strlen(rest) + 1;
+        char *const words = (char *)kiln_host_allocate(file, size, 1);
+        *why = words == NULL ? rest : strcat(strcpy(words, file->path), rest);
+    }
+    if (found != NULL && first != NULL)
         dlclose(first); /* the same library, which `found` keeps loaded */
     return found;
 }
@@ -109,7 +144,7 @@ static inline int kiln_host_not_loaded(kiln_host_description *file, const char *
                           *license == 0 ? "" : ")", kiln_host_word_of(file, row, "url"));
 }
 
-/* Read the description of a file and load it; KILN_HOST_ERROR_FILE if it was replaced in
+/* Read the description of a file and load it; KILN_HOST_ERROR_FILE if it was changed in
  * between. */
 static inline int kiln_host_try_file(kiln_host_description *file, const char *name, void **handle,
                                      kiln_host_error *error)
@@ -117,13 +152,15 @@ static inline int kiln_host_try_file(kiln_host_description *file, const char *na
     const int code = kiln_host_read_file(file, error);
     if (code != KILN_OK)
         return code;
-    *handle = kiln_host_dlopen(file, name);
+    int by_name = 0;
+    const char *why = "";
+    *handle = kiln_host_dlopen(file, name, &by_name, &why);
     if (*handle == NULL && file->no_memory)
         return kiln_host_fail(error, KILN_ERROR_MEMORY, "cannot load '%s': out of memory",
                               file->path);
     if (*handle == NULL)
-        return kiln_host_not_loaded(file, name, dlerror(), error);
-    if (!kiln_host_is_replaced(file, name))
+        return kiln_host_not_loaded(file, name, why, error);
+    if (!(by_name ? kiln_host_is_replaced(file, name) : kiln_host_is_changed(file)))
         return KILN_OK;
     dlclose(*handle);
     *handle = NULL;

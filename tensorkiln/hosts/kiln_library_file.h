@@ -101,6 +101,8 @@ typedef struct kiln_host_description {
     const char *metadata; /* its text, JSON, once it was checked; NULL before */
     void *memory; /* linked list of all allocated blocks */
     int no_memory; /* an allocation failed */
+    int opened; /* the descriptor that was read, plus 1; 0: none is open */
+    int needs_name; /* it needs libraries beside it, by $ORIGIN */
 } kiln_host_description;
 
 /* ---- errors and memory ------------------------------------------------------------------ */
@@ -143,9 +145,12 @@ static inline void *kiln_host_allocate(kiln_host_description *file, size_t count
     return (char *)block + 16;
 }
 
-/* Free all blocks of a description. */
+/* Free all blocks of a description, and close its file. */
 static inline void kiln_host_forget(kiln_host_description *file)
 {
+    if (file->opened != 0)
+        close(file->opened - 1);
+    file->opened = 0;
     while (file->memory != NULL) {
         void **const block = (void **)file->memory;
         file->memory = block[0];
@@ -358,6 +363,7 @@ static inline int kiln_host_fetch(kiln_host_source *source, uint64_t at, uint64_
 /* What is read from the ELF header and section table. */
 typedef struct kiln_host_place {
     int machine;
+    int needs_name; /* kiln_host_description */
     uint64_t offset, size; /* of section .kiln.meta */
 } kiln_host_place;
 
@@ -367,6 +373,24 @@ static inline int kiln_host_is_named(kiln_host_source *source, uint64_t at, cons
     char name[24];
     const size_t size = strlen(wanted) + 1;
     return kiln_host_fetch(source, at, size, name) && memcmp(name, wanted, size) == 0;
+}
+
+/* Whether `count` bytes from offset `at` have the word ORIGIN, by which the dynamic loader is told of
+ * the folder of the file. */
+static inline int kiln_host_has_origin(kiln_host_source *source, uint64_t at, uint64_t count)
+{
+    char part[512];
+    while (count >= 6) {
+        const size_t size = count < sizeof part ? (size_t)count : sizeof part;
+        if (!kiln_host_fetch(source, at, size, part))
+            return 0;
+        for (size_t i = 0; i + 6 <= size; i++)
+            if (memcmp(part + i, "ORIGIN", 6) == 0)
+                return 1;
+        at += size - 5;
+        count -= size - 5;
+    }
+    return 0;
 }
 
 /* Find the section .kiln.meta; return NULL, or what is wrong with the file. */
@@ -387,12 +411,15 @@ static inline const char *kiln_host_find_metadata(kiln_host_source *source, kiln
         return "its section names are damaged";
     const uint64_t start = kiln_host_number(row + 24, 8);
     place->machine = (int)kiln_host_number(head + 18, 2);
+    place->needs_name = 0;
     for (uint64_t i = 0; i < count && start <= source->size; i++) {
         if (!kiln_host_fetch(source, table + 64 * i, sizeof row, row) ||
             kiln_host_number(row + 4, 4) == 8)
             continue;
         const uint64_t name = start + kiln_host_number(row, 4);
         const uint64_t offset = kiln_host_number(row + 24, 8), size = kiln_host_number(row + 32, 8);
+        if (kiln_host_number(row + 4, 4) == 3 && (row[8] & 2) != 0) /* names for the dynamic loader */
+            place->needs_name |= kiln_host_has_origin(source, offset, size);
         const int is_whole = offset <= source->size && size <= source->size - offset;
         if (!is_whole && kiln_host_is_named(source, name, ".kiln.artifacts"))
             return "its section .kiln.artifacts is cut off";
@@ -526,10 +553,11 @@ static inline int kiln_host_read_source(kiln_host_description *file, kiln_host_s
                                         kiln_host_error *error)
 {
     kiln_host_error first = {KILN_OK, ""};
-    kiln_host_place place = {0, 0, 0};
+    kiln_host_place place = {0, 0, 0, 0};
     const char *const text = kiln_host_read_text(file, source, &place, &first);
     if (text == NULL)
         return kiln_host_fail(error, first.code, "%s", first.sentence);
+    file->needs_name = place.needs_name;
     while (place.size > 0 && text[place.size - 1] == 0)
         place.size--;
     if (strlen(text) != place.size)
@@ -589,9 +617,20 @@ static inline int kiln_host_open_plain(const char *path, struct stat *status, in
     return *reason == 0 ? file : -1;
 }
 
-/* Read the description of the library at file->path, except for kiln_host_function.index. Call
- * kiln_host_forget() later, also after a failure. Codes: KILN_ERROR_MEMORY and those of enum
- * kiln_host_code but KILN_HOST_ERROR_LOAD. */
+/* Whether the file that was read, and is open, was written into since. */
+static inline int kiln_host_is_changed(const kiln_host_description *file)
+{
+    struct stat status;
+    uint64_t now[4];
+    if (fstat(file->opened - 1, &status) != 0)
+        return 1;
+    kiln_host_identify(&status, now);
+    return memcmp(now, file->identity, sizeof now) != 0;
+}
+
+/* Read the description of the library at file->path, except for kiln_host_function.index; the file
+ * stays open. Call kiln_host_forget() later, also after a failure. Codes: KILN_ERROR_MEMORY and those
+ * of enum kiln_host_code but KILN_HOST_ERROR_LOAD. */
 static inline int kiln_host_read_file(kiln_host_description *file, kiln_host_error *error)
 {
     struct stat status;
@@ -600,13 +639,15 @@ static inline int kiln_host_read_file(kiln_host_description *file, kiln_host_err
     source.file = kiln_host_open_plain(file->path, &status, &source.reason);
     if (source.reason != 0)
         return kiln_host_unreadable(file->path, source.reason, error);
+    if (file->opened != 0)
+        close(file->opened - 1); /* of a former attempt */
+    file->opened = source.file + 1;
     source.size = (uint64_t)status.st_size;
     kiln_host_identify(&status, file->identity);
     int code = kiln_host_check_digest(file->path, &source, &head, error);
     if (code == KILN_OK)
         code = kiln_host_read_source(file, &source, error);
     free(head);
-    close(source.file);
     return code;
 }
 

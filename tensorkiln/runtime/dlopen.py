@@ -1,13 +1,24 @@
-"""Load the file that is at a path now, even if another file was loaded from that path before.
+"""Load the file that was read, whatever its path leads to by now.
 
-glibc's dlopen() returns the library that was loaded under the same name, even if the path now holds
-another file; only for a name it has not seen does it compare device and inode. So a file is opened
-twice: by its path, which debuggers show, and by a spelling of the path that is unique to the file,
-such as `/tmp//././net.so`, whose `/` and `./` encode device and inode. The second dlopen() always
-returns the right library: the same one as the first, unless that was of a former file.
+A library is opened by the descriptor through which it was read and compared with its digest, as
+`/proc/<process>/fd/<number>`: were it opened by its path again, another process could put another
+file there in between, whose constructors would run. The descriptor stays open as long as the
+library is loaded, so that debuggers can read the file of that name, which is the one they show;
+`/proc/self/maps` shows the path.
 
-A sealed copy (`base/sealed.py`) is opened by its descriptor alone. Debuggers show `/proc/self/fd/`,
-and `/proc/self/maps` shows `/memfd:net.so`.
+glibc's dlopen() returns the library that was loaded under the same name, even if that now stands
+for another file; only for a name it has not seen does it compare device and inode. So the name is
+spelled in a way that is unique to the file, such as `/proc/7/fd/././3`, whose `/` and `./` encode
+device and inode.
+
+A library that needs others which lie beside it (`$ORIGIN` in its run path) must be opened by its
+path, from which the dynamic loader takes their folder, and so must any without `/proc`. Then the
+file is opened twice, by its path, which debuggers show, and by a unique spelling of it. The second
+dlopen() always returns the library that is there: the same as the first, unless that was of a
+former file. That it is the file that was read is known only when it is open.
+
+A sealed copy (`base/sealed.py`) has a descriptor of its own. `/proc/self/maps` shows
+`/memfd:net.so`.
 """
 
 from __future__ import annotations
@@ -16,7 +27,7 @@ import _ctypes
 import ctypes
 import os
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +35,7 @@ from tensorkiln.artifact.artifact import FileContent
 from tensorkiln.artifact.metadata import read_dependencies
 from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.mapped import file_state
 from tensorkiln.runtime.library_file import LibraryFile
 from tensorkiln.runtime.locks import ProcessLock
 
@@ -32,9 +44,11 @@ _HASH = 0x9E3779B97F4A7C15
 
 @dataclass(slots=True)
 class _OpenFile:
-    """A file's state (`base/mapped.py`) when it was loaded, and how often it is open."""
+    """A file's state (`base/mapped.py`) when it was loaded, how often it is open, and the
+    descriptor that its name refers to, if it has such a name."""
 
     state: tuple[int, ...]
+    descriptor: int | None
     count: int = 0
 
 
@@ -46,22 +60,27 @@ def load_file(file: LibraryFile) -> ctypes.CDLL:
     """Load the library that `file` was read from; a file that is loaded twice has one handle.
 
     Raises UserError: `cannot-load` with the system's message; `changed-file` when the path now
-    holds another file, or when a loaded file was overwritten in place, which corrupts its mapping.
+    holds another file, and the one that was read is not open, or when a loaded file was
+    overwritten in place, which corrupts its mapping.
     """
-    path = file.sealed or file.path.resolve()
-    with _lock:
-        handle = _handle(path, file)
-        entry = _open_files.setdefault(handle, _OpenFile(file.state))
-        error = _written_into(file.path) if entry.state != file.state else None
-        if file.is_replaced():
-            error = _replaced(file.path)
-        if error is not None:
-            _ctypes.dlclose(handle)
-            if not entry.count:
-                del _open_files[handle]
-            raise error
+    with _lock, ExitStack() as failed:
+        descriptor, name = _descriptor(file)
+        if descriptor is not None:
+            failed.callback(os.close, descriptor)
+        handle = _handle(name, file, descriptor is not None)
+        failed.callback(_ctypes.dlclose, handle)
+        entry = _open_files.get(handle)
+        if entry is not None and entry.state != file.state:
+            raise _written_into(file.path)
+        if file.is_replaced() if descriptor is None else _is_changed(descriptor, file):
+            raise _replaced(file.path)
+        failed.pop_all()
+        if entry is None:
+            entry = _open_files[handle] = _OpenFile(file.state, descriptor)
+        elif descriptor is not None:
+            os.close(descriptor)  # the library has its name from another one
         entry.count += 1
-        return ctypes.CDLL(os.fspath(path), handle=handle)
+        return ctypes.CDLL(str(file.path), handle=handle)
 
 
 def unload_file(handle: int) -> None:
@@ -72,6 +91,28 @@ def unload_file(handle: int) -> None:
         if not entry.count:
             del _open_files[handle]
         _ctypes.dlclose(handle)
+        if not entry.count and entry.descriptor is not None:
+            os.close(entry.descriptor)
+
+
+def _descriptor(file: LibraryFile) -> tuple[int | None, str]:
+    """A descriptor of the file that was read, for its library to keep, and what to open; None for
+    one that is opened by its path."""
+    if file.sealed is not None:
+        return None, os.fspath(file.sealed)
+    if file.descriptor is not None and not file.needs_name:
+        descriptor = os.dup(file.descriptor)
+        name = f"/proc/{os.getpid()}/fd/{descriptor}"
+        with suppress(OSError):
+            # Another container's `/proc` would lead to another file.
+            if file_state(Path(name).stat()) == file.state:
+                return descriptor, name
+        os.close(descriptor)
+    return None, os.fspath(file.path.resolve())
+
+
+def _is_changed(descriptor: int, file: LibraryFile) -> bool:
+    return file_state(os.fstat(descriptor)) != file.state
 
 
 def _replaced(path: Path) -> UserError:
@@ -89,18 +130,18 @@ def _written_into(path: Path) -> UserError:
     )
 
 
-def _handle(path: Path, file: LibraryFile) -> int:
+def _handle(name: str, file: LibraryFile, by_descriptor: bool) -> int:
     """The handle of `file`, with one reference to it."""
-    name = os.fspath(path)
     only = respelled(name, *file.state[:2])
     beside = [] if file.sealed is None else _open_beside(file)
     first = []
     try:
-        if file.sealed is None:
+        if file.sealed is None and not by_descriptor:
             first.append(_ctypes.dlopen(name, ctypes.DEFAULT_MODE))
         return int(_ctypes.dlopen(only, ctypes.DEFAULT_MODE))
     except OSError as error:
-        raise _not_loaded(file, name, str(error)) from error
+        reason = str(error).replace(only, os.fspath(file.path)) if by_descriptor else str(error)
+        raise _not_loaded(file, name, reason) from error
     finally:
         for handle in (*first, *beside):
             _ctypes.dlclose(handle)  # what needs it has opened it again

@@ -5,8 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ _METADATA, _ARTIFACTS = METADATA.encode(), ARTIFACTS.encode()
 _OURS = (_METADATA, _ARTIFACTS, WEIGHTS.encode())
 _MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64", 40: "arm", 3: "i386"}
 _MAX_SECTIONS = 4096
+_STRINGS, _MAPPED = 3, 2  # SHT_STRTAB, SHF_ALLOC
 
 Metadata = Mapping[str, Any]
 
@@ -37,6 +38,10 @@ class LibraryFile:
     container: tuple[int, int] | None = None  # offset and size of the section of artifacts
     state: tuple[int, ...] = ()  # of the file (base/mapped.py) when it was read
     sealed: Path | None = None  # what to open in place of `path`: a copy that nobody can change
+    descriptor: int | None = None  # the open file that was read, where the caller keeps it open
+    # Whether it needs libraries that lie beside it: the dynamic loader takes their folder from the
+    # name by which it opens the file.
+    needs_name: bool = False
 
     @property
     def source(self) -> Path:
@@ -81,14 +86,9 @@ def _damaged(path: Path, problem: str) -> UserError:
 
 def _contents(
     path: Path, raw: bytes | mmap.mmap, size: int
-) -> tuple[dict[bytes, tuple[int, int]], bytes]:
-    """Sections and text of the metadata of a file of `size` bytes, which begins with `raw`."""
-    sections = _sections(path, raw, size)
-    return sections, _metadata_bytes(path, raw, sections)
-
-
-def _sections(path: Path, raw: bytes | mmap.mmap, size: int) -> dict[bytes, tuple[int, int]]:
-    """Offset and size of the sections of ours that take room in the file, by name.
+) -> tuple[dict[bytes, tuple[int, int]], bytes, bool]:
+    """Of a file of `size` bytes, which begins with `raw`: offset and size of the sections of ours
+    that take room in it, by name; the text of the metadata; and `LibraryFile.needs_name`.
 
     Raises UserError if the section table is damaged, or one of these lies outside the file.
     """
@@ -110,7 +110,16 @@ def _sections(path: Path, raw: bytes | mmap.mmap, size: int) -> dict[bytes, tupl
                 if offset + length > size:
                     raise _damaged(path, f"its section {section.decode()} is cut off")
                 extents.setdefault(section, (offset, length))
-    return extents
+    return extents, _metadata_bytes(path, raw, extents), _names_origin(rows, raw)
+
+
+def _names_origin(rows: Sequence[tuple[int, ...]], raw: bytes | mmap.mmap) -> bool:
+    """Whether a string of the dynamic loader's has the word by which it is told of the file's
+    folder."""
+    return any(
+        kind == _STRINGS and flags & _MAPPED and raw.find(b"ORIGIN", offset, offset + length) >= 0
+        for _, kind, flags, _, offset, length in rows
+    )
 
 
 def _metadata_bytes(
@@ -137,16 +146,21 @@ def unreadable(file: Path) -> Iterator[None]:
 
 
 def read_library_file(
-    path: str | Path, sealed: Path | None = None, *, check: bool = True
+    path: str | Path,
+    sealed: Path | None = None,
+    *,
+    check: bool = True,
+    keep: ExitStack | None = None,
 ) -> LibraryFile:
     """Read machine and metadata of a library, from its copy if there is one, and compare the file
-    with its digest if `check`.
+    with its digest if `check`. The file stays open until `keep`, if that is given, closes it.
 
     Raises UserError: `no-file` if it cannot be read, `not-a-library`, also if it is damaged, or
     `library-version` if its metadata has another format version.
     """
     file = plain_path(path)
-    with unreadable(file), open_plain(sealed or file) as stream:
+    with unreadable(file), ExitStack() as opened:
+        stream = opened.enter_context(open_plain(sealed or file))
         info = os.fstat(stream.fileno())
         head = stream.read(64)
         if len(head) < 64 or head[:4] != b"\x7fELF":
@@ -157,10 +171,14 @@ def read_library_file(
             if fault:
                 text = f"{str(file)!r} is damaged: {fault}"
                 raise UserError(text, code="not-a-library", hint=_COPY_AGAIN)
-            sections, metadata_text = _contents(file, covered, info.st_size)
+            contents = _contents(file, covered, info.st_size)
         else:
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as raw:
-                sections, metadata_text = _contents(file, raw, len(raw))
+                contents = _contents(file, raw, len(raw))
+        descriptor = stream.fileno() if keep is not None else None
+        if keep is not None:
+            keep.enter_context(opened.pop_all())
+    sections, metadata_text, needs_name = contents
     (machine,) = struct.unpack_from("<H", head, 18)
     try:
         metadata = parse_json(metadata_text, unique=True, names=MAX_NAMES)
@@ -177,7 +195,10 @@ def read_library_file(
         )
     machine_name = _MACHINES.get(machine, f"ELF machine {machine}")
     state = file_state(info)
-    return LibraryFile(file, machine_name, metadata, sections.get(_ARTIFACTS), state, sealed)
+    container = sections.get(_ARTIFACTS)
+    return LibraryFile(
+        file, machine_name, metadata, container, state, sealed, descriptor, needs_name
+    )
 
 
 def read_metadata(path: str | Path) -> Metadata:

@@ -172,16 +172,16 @@ def _load_named(path: str | Path, verify: bool) -> tuple[NativeLibrary, Artifact
     """Load the file that is at the path now; again if an export replaces it meanwhile."""
     attempt = 1
     while True:
-        file = read_library_file(path)
-        artifacts = file.artifacts()
-        try:
-            with ExitStack() as stack:
+        with ExitStack() as stack:
+            file = read_library_file(path, keep=stack)
+            artifacts = file.artifacts()
+            try:
                 weights = _verified(file, stack) if verify else None
                 return NativeLibrary(file, weights), artifacts
-        except UserError:
-            if attempt == _ATTEMPTS or not file.is_replaced():
-                raise
-            attempt += 1
+            except UserError:
+                if attempt == _ATTEMPTS or not file.is_replaced():
+                    raise
+                attempt += 1
 
 
 def _verified(file: LibraryFile, stack: ExitStack) -> int | None:

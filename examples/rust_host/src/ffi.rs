@@ -1,10 +1,12 @@
 //! The C functions of a loaded library, found with `dlopen` and `dlsym`.
 
 use crate::error::{self, Error, Result};
-use crate::library_file::{Dependency, Identity};
+use crate::library_file::{Dependency, Identity, Opened};
 use crate::tensor::{DType, RawTensor};
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
+use std::fs::File;
 use std::mem::{size_of, transmute_copy};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 const ABI_VERSION: c_int = 2;
@@ -171,15 +173,16 @@ pub struct Api {
     pub values: Option<Values>,
     pub loaders: Option<Loaders>,
     pub devices: Option<Devices>,
+    _file: File, // debuggers read it by its descriptor
 }
 
 impl Api {
-    fn bind(handle: *mut c_void, path: &str) -> Result<Api> {
+    fn bind(handle: *mut c_void, path: &str, file: File) -> Result<Api> {
         let core = Core::bind(handle, path)?;
         let values = Values::bind(handle, path).ok();
         let loaders = Loaders::bind(handle, path).ok();
         let devices = Devices::bind(handle, path).ok();
-        Ok(Api { handle, core, values, loaders, devices })
+        Ok(Api { handle, core, values, loaders, devices, _file: file })
     }
 }
 
@@ -240,7 +243,15 @@ fn missing(why: &str, path: &Path, needs: &[Dependency]) -> Option<String> {
     Some(format!("it needs '{file}', which is not there{what}"))
 }
 
-/// A second spelling of a path that is unique to the file. glibc returns a loaded library for a
+/// The name of the descriptor that was read; `None` if it leads elsewhere, as in a container with
+/// another one's `/proc`. By it the file is opened that was compared with its digest: at its path,
+/// another process could put another one in between, whose constructors would run.
+fn descriptor_name(opened: &Opened) -> Option<String> {
+    let name = format!("/proc/{}/fd/{}", std::process::id(), opened.file.as_raw_fd());
+    (!opened.needs_name && !opened.which.is_replaced(Path::new(&name))).then_some(name)
+}
+
+/// A spelling of a name that is unique to the file. glibc returns a loaded library for a
 /// name that it has seen before, without looking at the file; only for a new name does it compare
 /// device and inode. So a number made of device and inode is inserted, whose bits from the lowest
 /// on are written as `./` for 1 and `/` for 0: with 6, `dir/net.so` becomes `dir//././net.so`.
@@ -257,8 +268,9 @@ fn respelled(name: &[u8], which: &Identity) -> Vec<u8> {
 }
 
 impl Api {
-    /// Loads a file whose description has been read; `which` identifies that file.
-    pub fn load(path: &Path, which: &Identity, needs: &[Dependency]) -> Result<Api> {
+    /// Loads the file whose description has been read. If it needs libraries beside it, it is opened
+    /// by its path, of which the dynamic loader takes the folder.
+    pub fn load(path: &Path, opened: Opened, needs: &[Dependency]) -> Result<Api> {
         let name = path.display().to_string();
         let refused = |why: String| {
             let why = missing(&why, path, needs).unwrap_or(why);
@@ -268,7 +280,10 @@ impl Api {
         if !file.contains(&b'/') {
             file.splice(0..0, *b"./"); // never the search path
         }
-        let other = respelled(&file, which);
+        let by_descriptor = descriptor_name(&opened);
+        let spelled = by_descriptor.as_ref().map_or(&file[..], |name| name.as_bytes());
+        let other = respelled(spelled, &opened.which);
+        let shown = String::from_utf8_lossy(&other).into_owned();
         let open = |file: Vec<u8>| -> Result<Handle> {
             let file = CString::new(file).map_err(|why| refused(why.to_string()))?;
             // SAFETY: the path ends with NUL; constructors of Tensorkiln libraries have no
@@ -276,18 +291,25 @@ impl Api {
             let handle = unsafe { dlopen(file.as_ptr(), RTLD_NOW) };
             if handle.is_null() {
                 // SAFETY: the last failure of this thread.
-                return Err(refused(text(unsafe { dlerror() })));
+                let why = text(unsafe { dlerror() });
+                let why = if by_descriptor.is_some() { why.replace(&shown, &name) } else { why };
+                return Err(refused(why));
             }
             Ok(Handle(handle))
         };
-        let first = open(file)?; // debuggers show this name
-        let handle = open(other)?;
-        drop(first); // the same library, which `handle` keeps loaded
-        if which.is_replaced(path) {
+        let (handle, is_changed) = if by_descriptor.is_none() {
+            let first = open(file)?; // debuggers show this name
+            let handle = open(other)?;
+            drop(first); // the same library, which `handle` keeps loaded
+            (handle, opened.which.is_replaced(path))
+        } else {
+            (open(other)?, opened.is_changed())
+        };
+        if is_changed {
             return Err(Error::new(error::ERROR_FILE, replaced(&name)));
         }
         check_version(handle.0, &name)?;
-        let api = Api::bind(handle.0, &name)?;
+        let api = Api::bind(handle.0, &name, opened.file)?;
         std::mem::forget(handle); // `api` closes it
                                   // SAFETY: a function without arguments.
         let code = unsafe { (api.core.open)() };

@@ -94,8 +94,9 @@ impl Library {
     fn read_and_load(path: &Path) -> Result<(Vec<Function>, Api)> {
         let mut attempts = 8;
         loop {
-            let (described, which) = library_file::read(path)?;
-            match Api::load(path, &which, &described.dependencies) {
+            let (described, opened) = library_file::read(path)?;
+            let which = opened.which;
+            match Api::load(path, opened, &described.dependencies) {
                 Ok(api) => return Ok((described.functions, api)),
                 Err(error) if attempts == 0 || !which.is_replaced(path) => return Err(error),
                 Err(_) => attempts -= 1,

@@ -150,9 +150,16 @@ fn check_digest(bytes: &mut Bytes) -> std::io::Result<std::result::Result<(), St
     Ok(Ok(()))
 }
 
-type Found = std::io::Result<std::result::Result<(u64, Vec<u8>), &'static str>>;
+/// What is read from the ELF header and its sections.
+struct Sections {
+    machine: u64,
+    metadata: Vec<u8>,
+    needs_name: bool,
+}
 
-/// The ELF machine number and the metadata; the inner error says what is wrong with the file.
+type Found = std::io::Result<std::result::Result<Sections, &'static str>>;
+
+/// What a file says of itself; the inner error says what is wrong with it.
 fn read_sections(bytes: &mut Bytes) -> Found {
     let head = match bytes.read(0, 64)? {
         Some(head) if head.starts_with(b"\x7fELF") => head,
@@ -170,10 +177,14 @@ fn read_sections(bytes: &mut Bytes) -> Found {
         return Ok(Err("its section names are damaged"));
     }
     let start = number(&table, 64 * names as usize + 24, 8);
-    let mut found = None;
+    let (mut found, mut needs_name) = (None, false);
     for row in table.chunks_exact(64).filter(|row| number(row, 4, 4) != 8) {
         let name = start.saturating_add(number(row, 0, 4));
         let (offset, size) = (number(row, 24, 8), number(row, 32, 8));
+        if number(row, 4, 4) == 3 && number(row, 8, 8) & 2 != 0 {
+            let names = bytes.read(offset, size)?.unwrap_or_default(); // for the dynamic loader
+            needs_name |= names.windows(6).any(|word| word == b"ORIGIN");
+        }
         let is_whole = bytes.has(offset, size);
         if !is_whole && bytes.starts_with(name, ARTIFACTS)? {
             return Ok(Err("its section .kiln.artifacts is cut off"));
@@ -191,7 +202,10 @@ fn read_sections(bytes: &mut Bytes) -> Found {
             found = bytes.read(offset, size)?;
         }
     }
-    Ok(found.map(|text| (number(&head, 18, 2), text)).ok_or("it has no section .kiln.meta"))
+    let machine = number(&head, 18, 2);
+    Ok(found
+        .map(|metadata| Sections { machine, metadata, needs_name })
+        .ok_or("it has no section .kiln.meta"))
 }
 
 fn check_machine(path: &str, machine: u64) -> Result<()> {
@@ -269,6 +283,21 @@ pub struct Described {
     pub dependencies: Vec<Dependency>,
 }
 
+/// The file that was read, still open.
+pub struct Opened {
+    pub file: File,
+    pub which: Identity,
+    /// It needs libraries beside it, by `$ORIGIN`.
+    pub needs_name: bool,
+}
+
+impl Opened {
+    /// Whether the file was written into since it was read.
+    pub fn is_changed(&self) -> bool {
+        self.file.metadata().map_or(true, |now| Identity::of(&now) != self.which)
+    }
+}
+
 fn read_metadata(path: &str, text: &[u8]) -> Result<Described> {
     let text = std::str::from_utf8(text).unwrap_or("").trim_end_matches('\0');
     let metadata =
@@ -334,23 +363,22 @@ fn require_plain(status: &Metadata) -> std::io::Result<()> {
     }
 }
 
-/// Reads the description of a library and identifies its file; `ERROR_MACHINE` if it is compiled for
+/// Reads the description of a library, whose file stays open; `ERROR_MACHINE` if it is compiled for
 /// another machine.
-pub fn read(path: &Path) -> Result<(Described, Identity)> {
+pub fn read(path: &Path) -> Result<(Described, Opened)> {
     let name = path.display().to_string();
-    let mut which = Identity::default();
-    let mut open = || {
+    let open = || {
         let (file, status) = open_plain(path)?;
-        which = Identity::of(&status);
         let mut bytes = Bytes { file, size: status.len(), held: Vec::new() };
         if let Err(fault) = check_digest(&mut bytes)? {
             let sentence = format!("'{name}' is damaged: {fault}");
             return Ok(Err(Error::new(error::ERROR_LIBRARY, sentence)));
         }
-        Ok(read_sections(&mut bytes)?.map_err(|what| no_library(&name, what)))
+        let sections = read_sections(&mut bytes)?.map_err(|what| no_library(&name, what));
+        Ok(sections.map(|sections| (sections, bytes.file, Identity::of(&status))))
     };
-    let (machine, text) = open().map_err(|reason| unreadable(&name, &reason))??;
-    let described = read_metadata(&name, &text)?;
-    check_machine(&name, machine)?;
-    Ok((described, which))
+    let (sections, file, which) = open().map_err(|reason| unreadable(&name, &reason))??;
+    let described = read_metadata(&name, &sections.metadata)?;
+    check_machine(&name, sections.machine)?;
+    Ok((described, Opened { file, which, needs_name: sections.needs_name }))
 }
