@@ -40,7 +40,9 @@ CAPABILITIES = {
     "clang": Capability("`apt-get install clang`", r"clang(\+\+)? is not installed"),
     # Not of `dev`: Ray is 100 MB, and has no wheels for some Pythons on which all else is tested.
     "clusters": Capability("`make scale`", "(ray|distributed) is not installed"),
-    "CMake": Capability("`apt-get install cmake make`", "c?make is not installed"),
+    "CMake": Capability(
+        "`apt-get install cmake make pkg-config`", "(c?make|pkg-config) is not installed"
+    ),
     "Cortex-M": Capability(
         "`apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm`",
         "no (arm-none-eabi-|qemu-system-arm|C library of arm-none-eabi-)",

@@ -84,7 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--headers",
         metavar="DIR",
         type=folder,
-        help="also write the library's C header and those for hosts in C and C++ to this folder",
+        help="also write the library's C header, those for hosts in C and C++, and what CMake and "
+        "pkg-config find them by, to this folder",
     )
     add_workspace(parser)
     parser.add_argument(

@@ -1,4 +1,5 @@
-"""Headers for programs that load libraries: kiln.h, and the C and C++ interfaces built on it."""
+"""Headers for programs that load libraries: kiln.h, and the C and C++ interfaces built on it; and
+what build systems find them by."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from pathlib import Path
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import plain_path
 from tensorkiln.base.folders import write_files
+from tensorkiln.base.version import VERSION
 from tensorkiln.link.shared import CRT
 
 HOSTS = CRT.parent / "hosts"
@@ -24,12 +26,20 @@ def host_headers() -> list[Path]:
     ]
 
 
+def package_files() -> dict[str, str]:
+    """The texts of CMake's package and of pkg-config's, by file name. They refer to the headers by
+    the folder that they lie in."""
+    paths = [*sorted(HOSTS.glob("*.cmake")), HOSTS / "tensorkiln.pc"]
+    return {p.name: p.read_text(encoding="utf-8").replace("@VERSION@", VERSION) for p in paths}
+
+
 def write_headers(folder: str | Path, generated: Mapping[str, str]) -> list[Path]:
-    """Write the host headers and the `generated` ones (text by file name) to `folder`, which may
-    hold other files; return their paths. UserError if the folder cannot be written, if a generated
+    """Write the host headers, the files of `package_files`, and the `generated` headers (text by
+    file name) to `folder`, which may hold other files; return their paths. UserError if the folder cannot be written, if a generated
     header has the name of a host header, or if a file exists that no former run wrote."""
     target = plain_path(folder)
-    texts = {path.name: path.read_text(encoding="utf-8") for path in host_headers()}
+    headers = {path.name: path.read_text(encoding="utf-8") for path in host_headers()}
+    texts = {**headers, **package_files()}
     clash = sorted(texts.keys() & generated.keys())
     if clash:
         raise UserError(

@@ -148,7 +148,8 @@ def test_the_headers_of_all_hosts_are_written(tmp_path: Path) -> None:
             "kiln_json.h",
             "kiln_library_file.h",
         ),
-        *("kiln.hpp", "kiln_tensor.hpp", "kiln_value.hpp", "net.h"),
+        *("kiln.hpp", "kiln_tensor.hpp", "kiln_value.hpp"),
+        *("tensorkiln-config-version.cmake", "tensorkiln-config.cmake", "tensorkiln.pc", "net.h"),
     ]
     assert [path.name for path in paths] == names
     for original in host_headers():
