@@ -13,11 +13,11 @@ import pytest
 import tensorkiln
 from tensorkiln.base.errors import TensorkilnError
 from tensorkiln.script import from_source
+from tests.named_tests import absent_tests, names_tests_alone
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(tensorkiln.__file__).parent
 PAGE = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
-NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
 def _rows() -> Iterator[tuple[str, str]]:
@@ -31,12 +31,8 @@ def test_every_promise_is_held_by_tests_that_are_there() -> None:
     rows = list(_rows())
     assert len(rows) > 20
     for promise, held in rows:
-        named = NAMED.findall(held)
-        assert named and not NAMED.sub("", held).strip(", "), promise
-    for file, name in NAMED.findall(PAGE):
-        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-        functions = {f.name for f in tree.body if isinstance(f, ast.FunctionDef)}
-        assert name in functions and name.startswith("test_"), f"{file}::{name}"
+        assert names_tests_alone(held), promise
+    assert list(absent_tests(PAGE)) == []
 
 
 def test_readers_find_it() -> None:
