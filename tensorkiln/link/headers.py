@@ -35,8 +35,9 @@ def package_files() -> dict[str, str]:
 
 def write_headers(folder: str | Path, generated: Mapping[str, str]) -> list[Path]:
     """Write the host headers, the files of `package_files`, and the `generated` headers (text by
-    file name) to `folder`, which may hold other files; return their paths. UserError if the folder cannot be written, if a generated
-    header has the name of a host header, or if a file exists that no former run wrote."""
+    file name) to `folder`, which may hold other files; return their paths. UserError if the folder
+    cannot be written, if a generated header has the name of a host header, or if a file exists that
+    no former run wrote."""
     target = plain_path(folder)
     headers = {path.name: path.read_text(encoding="utf-8") for path in host_headers()}
     texts = {**headers, **package_files()}

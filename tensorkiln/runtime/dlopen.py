@@ -48,7 +48,7 @@ class _OpenFile:
     descriptor that its name refers to, if it has such a name."""
 
     state: tuple[int, ...]
-    descriptor: int | None
+    descriptor: int | None = None
     count: int = 0
 
 
@@ -75,11 +75,15 @@ def load_file(file: LibraryFile) -> ctypes.CDLL:
         if file.is_replaced() if descriptor is None else _is_changed(descriptor, file):
             raise _replaced(file.path)
         failed.pop_all()
-        if entry is None:
-            entry = _open_files[handle] = _OpenFile(file.state, descriptor)
+        entry = entry or _OpenFile(file.state)
+        # Up to here the garbage collector may have run, and closed what it found to be the last
+        # load of this file: then the entry is no longer there.
+        entry.count += 1
+        _open_files[handle] = entry
+        if entry.descriptor is None:
+            entry.descriptor = descriptor
         elif descriptor is not None:
             os.close(descriptor)  # the library has its name from another one
-        entry.count += 1
         return ctypes.CDLL(str(file.path), handle=handle)
 
 
@@ -93,6 +97,7 @@ def unload_file(handle: int) -> None:
         _ctypes.dlclose(handle)
         if not entry.count and entry.descriptor is not None:
             os.close(entry.descriptor)
+            entry.descriptor = None
 
 
 def _descriptor(file: LibraryFile) -> tuple[int | None, str]:
