@@ -102,6 +102,13 @@ def _lists(
 ) -> Any:
     """Lists of so many values each. A null one has none: before pyarrow 25 Parquet's writer refuses
     others."""
+    total = int(np.sum(sizes, dtype=np.int64))
+    if total >= 2**31:
+        raise UserError(
+            f"a column of {total} elements, and a list of Arrow ends below 2147483648",
+            code="column-shape",
+            hint="score fewer rows at once",
+        )
     ends = pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
     masked = {} if mask is None else {"mask": pa.array(mask)}
     return pa.ListArray.from_arrays(ends, values, type=kind, **masked)

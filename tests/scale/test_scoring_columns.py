@@ -317,6 +317,14 @@ def test_lists_of_many_lengths_are_scored_by_length_and_stay_in_order(
     assert scored_table.column(3).to_pylist() == [r and sum(r) for r in rows]
 
 
+def test_more_elements_than_a_list_can_have() -> None:
+    from tensorkiln.scale.result_columns import _lists
+
+    with pytest.raises(tk.UserError, match="a column of 2147483648 elements") as e:
+        _lists(np.array([2**30, 2**30]), None, None, None)
+    assert e.value.code == "column-shape"
+
+
 def test_nested_lists_of_many_lengths(scored_library: Path) -> None:
     rng = np.random.default_rng(2)
     rows = [rng.integers(0, 9, (n, 2)).astype(np.float32) for n in rng.integers(1, 4, 12)]
