@@ -70,7 +70,7 @@ class SystemNeed(JsonRecord):
 @dataclass(frozen=True, slots=True)
 class CLibrary:
     """A C library: its name, what triples call it, the oldest version that linked libraries run on,
-    and its license.
+    by architecture (of all others under ''), and its license.
 
     `files` are the symbols that libraries may use, by the name of the file (DT_NEEDED) that has
     them, `loaders` name and symbols of the dynamic loader's file, by architecture, and
@@ -80,7 +80,7 @@ class CLibrary:
 
     name: str
     environment: str
-    oldest: str
+    oldest: Mapping[str, str]
     license: str
     files: Mapping[str, str]
     loaders: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -88,10 +88,9 @@ class CLibrary:
     version_prefix: str = ""
     versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
-    @property
-    def need(self) -> SystemNeed:
-        """What libraries need at least that are linked with it."""
-        return SystemNeed(self.name, self.oldest)
+    def need(self, arch: str) -> SystemNeed:
+        """What libraries of an architecture need at least that are linked with it."""
+        return SystemNeed(self.name, self.oldest.get(arch, self.oldest[""]))
 
     @property
     def symbols(self) -> frozenset[str]:
@@ -119,7 +118,7 @@ class CLibrary:
 GLIBC = CLibrary(
     "glibc",
     "gnu",
-    "2.17",
+    {"": "2.17", "riscv64": "2.27"},
     "LGPL-2.1-or-later",
     {
         "libc.so.6": (
@@ -133,6 +132,7 @@ GLIBC = CLibrary(
     {
         "x86_64": ("ld-linux-x86-64.so.2", "__tls_get_addr"),
         "aarch64": ("ld-linux-aarch64.so.1", ""),
+        "riscv64": ("ld-linux-riscv64-lp64d.so.1", "__tls_get_addr"),
     },
     ("librt.so.1", "libutil.so.1"),
     "GLIBC_",
@@ -147,13 +147,14 @@ GLIBC = CLibrary(
             "sched_getaffinity": "2.3.4",
         },
         "aarch64": {"": "2.17"},
+        "riscv64": {"": "2.27"},
     },
 )
 # One file, which every musl knows by this name, whatever a distribution calls it.
 MUSL = CLibrary(
     "musl",
     "musl",
-    "1.1",
+    {"": "1.1"},
     "MIT",
     {
         "libc.so": (
@@ -162,8 +163,8 @@ MUSL = CLibrary(
         )
     },
     other_files=(
-        *("libc.musl-x86_64.so.1", "libc.musl-aarch64.so.1"),
-        *("ld-musl-x86_64.so.1", "ld-musl-aarch64.so.1"),
+        *("libc.musl-x86_64.so.1", "libc.musl-aarch64.so.1", "libc.musl-riscv64.so.1"),
+        *("ld-musl-x86_64.so.1", "ld-musl-aarch64.so.1", "ld-musl-riscv64.so.1"),
     ),
 )
 C_LIBRARIES: Mapping[str, CLibrary] = {row.name: row for row in (GLIBC, MUSL)}

@@ -163,6 +163,8 @@ def elf_of(data: memoryview, place: str) -> Elf:
         entry, count, names = struct.unpack_from(order + "HHH", data, 0x2E)
     sections = _sections(data, (wide, order), (table, entry, count, names), place)
     name = _MACHINES.get(machine, str(machine))
+    if name == "riscv":
+        name += "64" if wide else "32"
     return Elf(place, data, name, kind == 1, wide, order, sections)
 
 

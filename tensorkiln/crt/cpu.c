@@ -121,6 +121,39 @@ int kiln_has_feature(const char *name)
                                                                   : -1;
     return -1;
 }
+#elif defined(__riscv) && __riscv_xlen == 64
+enum { HWCAP, HWPROBE, VECTOR_BITS }; /* the first ones are words of kiln_os_feature_word() */
+
+typedef struct feature {
+    const char *name; /* LLVM's */
+    uint8_t where, bit;
+} feature;
+
+#include "cpu_features.h"
+
+/* A bit for each power of two up to the bits of a vector register. */
+static uint64_t vector_bits(uint64_t letters)
+{
+    uint64_t bytes;
+    if (!(letters >> ('v' - 'a') & 1))
+        return 0;
+    __asm__ volatile("csrr %0, 0xc22" : "=r"(bytes)); /* vlenb */
+    return 16 * bytes - 1;
+}
+
+int kiln_has_feature(const char *name)
+{
+    uint64_t word;
+    for (size_t i = 0; i < sizeof features / sizeof *features; i++) {
+        const int where = features[i].where;
+        if (strcmp(features[i].name, name) != 0)
+            continue;
+        if (!kiln_os_feature_word(where == VECTOR_BITS ? HWCAP : where, &word))
+            return -1;
+        return (int)((where == VECTOR_BITS ? vector_bits(word) : word) >> features[i].bit & 1);
+    }
+    return -1;
+}
 #else
 int kiln_has_feature(const char *name)
 {

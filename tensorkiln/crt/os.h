@@ -93,7 +93,8 @@ int kiln_os_under_loaders_lock(void (*run)(void *context), void *context);
  * kiln_os_published() returns the value of the first one in the process that is published under that
  * number and is not NULL; NULL if there is none. Only where KILN_OS_CAN_SHARE is defined. */
 void *kiln_os_published(int64_t number);
-#if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))
+#if defined(__linux__) &&                                                                         \
+    (defined(__x86_64__) || defined(__aarch64__) || (defined(__riscv) && __riscv_xlen == 64))
 #define KILN_OS_CAN_SHARE 1
 #define KILN_OS_NOTE_TYPE 2
 #define KILN_OS_TEXT(x) #x

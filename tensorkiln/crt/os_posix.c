@@ -585,6 +585,19 @@ int kiln_os_feature_word(int number, uint64_t *word)
 #if defined(__linux__) && defined(__aarch64__)
     *word = getauxval(number == 0 ? AT_HWCAP : AT_HWCAP2);
     return 1;
+#elif defined(__linux__) && defined(__riscv) && __riscv_xlen == 64
+    enum { PROBE = 258, EXTENSIONS = 4 }; /* riscv_hwprobe, RISCV_HWPROBE_KEY_IMA_EXT_0 */
+    struct {
+        int64_t key;
+        uint64_t value;
+    } pair = {EXTENSIONS, 0};
+    if (number == 0)
+        *word = getauxval(AT_HWCAP);
+    else if (syscall(PROBE, &pair, (size_t)1, (size_t)0, NULL, 0u) == 0 && pair.key == EXTENSIONS)
+        *word = pair.value;
+    else
+        return 0;
+    return 1;
 #else
     (void)number;
     (void)word;

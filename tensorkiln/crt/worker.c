@@ -39,6 +39,23 @@ __asm__(".pushsection .text.kiln_worker_entry,\"ax\",%progbits\n"
         "    je 1f\n"
         "    jmpq *%rax\n"
         "1:  retq\n"
+#elif defined(__riscv)
+        "    addi sp, sp, -16\n"
+        "    .cfi_def_cfa_offset 16\n"
+        "    sd ra, 8(sp)\n"
+        "    .cfi_offset ra, -8\n"
+        "    sd a0, 0(sp)\n"
+        "    call kiln_work\n"
+        "    mv t1, a0\n"
+        "    ld a0, 0(sp)\n"
+        "    ld ra, 8(sp)\n"
+        "    .cfi_restore ra\n"
+        "    addi sp, sp, 16\n"
+        "    .cfi_def_cfa_offset 0\n"
+        "    beqz t1, 1f\n"
+        "    jr t1\n"
+        "1:  li a0, 0\n"
+        "    ret\n"
 #else
         "    hint #34\n" /* bti c */
         "    stp x29, x30, [sp, #-32]!\n"
@@ -80,6 +97,8 @@ static void relax(void)
     __asm__ volatile("pause");
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
+#elif defined(__riscv)
+    __asm__ volatile(".insn i 0x0f, 0, x0, x0, 0x010"); /* pause, a hint where it is not known */
 #endif
 }
 

@@ -234,11 +234,8 @@ def _engine(binary: BinaryFile) -> Any:
         "i386": (capstone.CS_ARCH_X86, capstone.CS_MODE_32),
         "aarch64": (capstone.CS_ARCH_ARM64, capstone.CS_MODE_LITTLE_ENDIAN),
         "arm": (capstone.CS_ARCH_ARM, capstone.CS_MODE_ARM),
-        "riscv": (
-            capstone.CS_ARCH_RISCV,
-            (capstone.CS_MODE_RISCV64 if binary.wide else capstone.CS_MODE_RISCV32)
-            | capstone.CS_MODE_RISCVC,
-        ),
+        "riscv32": (capstone.CS_ARCH_RISCV, capstone.CS_MODE_RISCV32 | capstone.CS_MODE_RISCVC),
+        "riscv64": (capstone.CS_ARCH_RISCV, capstone.CS_MODE_RISCV64 | capstone.CS_MODE_RISCVC),
     }
     if binary.machine not in machines:
         raise UserError(

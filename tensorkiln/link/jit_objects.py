@@ -33,6 +33,7 @@ from tensorkiln.link.toolchain import (
 FLAGS: dict[str, tuple[str, ...]] = {
     "x86_64": ("-femulated-tls", "-mcmodel=large"),
     "aarch64": ("-femulated-tls",),
+    "riscv64": ("-femulated-tls",),
 }
 
 

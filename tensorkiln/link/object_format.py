@@ -182,7 +182,7 @@ def driver_format(triple: str) -> ObjectFormat:
 
 def system_need(triple: str) -> SystemNeed:
     """What libraries for a triple need of the system at least."""
-    return driver_format(triple).c_library.need
+    return driver_format(triple).c_library.need(triple.partition("-")[0])
 
 
 def rename_symbols(data: bytes | bytearray | memoryview, names: Mapping[str, str]) -> bytes:

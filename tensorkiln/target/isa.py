@@ -31,6 +31,7 @@ class Isa:
     default_mattr: tuple[str, ...] = ()  # features if no processor is named
     detected: Mapping[str, str] = field(default_factory=dict)  # where the runtime finds features
     without_model: tuple[str, ...] = ()  # processors whose LLVM scheduling model is unusable
+    abi: str = ""  # the calling convention of libraries, where LLVM's default is another one
     uses: Mapping[str, str] = field(default_factory=dict)  # what only certain programs use
 
     def check_cpu(self, name: str, place: str) -> None:
@@ -261,6 +262,8 @@ ISAS: dict[str, Isa] = {
         riscv.NOT_GENERATED,
         "generic-rv64",
         default_mattr=riscv.DEFAULT_64,
+        detected=riscv.DETECTED,
+        abi="lp64d",
     ),
     "riscv32": _isa("riscv32", riscv.CPUS_32, riscv.FEATURES, riscv.NOT_GENERATED, "generic-rv32"),
     "wasm32": _isa("wasm32", wasm.CPUS, wasm.FEATURES, wasm.NOT_GENERATED, "mvp"),

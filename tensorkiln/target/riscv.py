@@ -124,5 +124,22 @@ NOT_GENERATED: str = (
     "ztso zvkt "
 )
 
+# Where the runtime finds features on Linux: bits of AT_HWCAP, which has a letter each; the powers of
+# two that a vector register has as many bits as, at least; bits of what the system call
+# riscv_hwprobe says under key IMA_EXT_0, which older systems lack.
+DETECTED: dict[str, str] = {
+    "HWCAP": (
+        "0 a, 0 zaamo, 0 zalrsc, 2 c, 2 zca, 3 d, 3 zcd, 5 f, 12 m, 12 zmmul, 21 v, 21 zve32f, "
+        "21 zve32x, 21 zve64d, 21 zve64f, 21 zve64x, 21 zvl32b, 21 zvl64b, 21 zvl128b"
+    ),
+    "VECTOR_BITS": "8 zvl256b, 9 zvl512b, 10 zvl1024b, 11 zvl2048b, 12 zvl4096b",
+    "HWPROBE": (
+        "3 zba, 4 zbb, 5 zbs, 7 zbc, 8 zbkb, 9 zbkc, 10 zbkx, 11 zknd, 12 zkne, 13 zknh, 14 zksed, "
+        "15 zksh, 17 zvbb, 18 zvbc, 19 zvkb, 20 zvkg, 21 zvkned, 22 zvknha, 23 zvknhb, 24 zvksed, "
+        "25 zvksh, 27 zfh, 28 zfhmin, 30 zvfh, 31 zvfhmin, 32 zfa, 34 zacas, 35 zicond, 44 zcb, "
+        "48 zawrs"
+    ),
+}
+
 # RV64GC, which every 64-bit Linux requires: the default if no processor is named.
 DEFAULT_64: tuple[str, ...] = ("+m", "+a", "+f", "+d", "+c")

@@ -10,7 +10,7 @@ from tensorkiln.target.isa import ISAS
 DEFAULT = "x86_64-unknown-linux-gnu"
 
 # Architectures that the compiler itself generates code for.
-LIBRARIES = ("x86_64", "aarch64")
+LIBRARIES = ("x86_64", "aarch64", "riscv64")
 
 # Operating systems that libraries are made for -> environments, of which each has a row in
 # `link/object_format.py`; a triple without an environment has the first one.

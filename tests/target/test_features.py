@@ -39,11 +39,13 @@ def header() -> str:
     return "\n".join(
         [
             "/* How each feature of a processor is found: see cpu.c. "
-            "Written from target/x86.py and",
-            " * target/arm.py by `pytest tests/target/test_features.py --bless`. */",
+            "Written from target/x86.py,",
+            " * target/arm.py and target/riscv.py by `pytest tests/target/test_features.py --bless`. */",
             "static const feature features[] = {",
             "#if defined(__aarch64__)",
             *_rows(ISAS["aarch64"], lambda name: ""),
+            "#elif defined(__riscv)",
+            *_rows(ISAS["riscv64"], lambda name: ""),
             "#else",
             *_rows(ISAS["x86_64"], lambda name: f", {state(name)}"),
             "#endif",

@@ -29,6 +29,7 @@ from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.printer import print_function
 from tensorkiln.kernel_cache import KernelCache
 from tensorkiln.target import Target, target_in
+from tensorkiln.target.isa import ISAS
 
 # What decides the text of an object, and so is part of its key in the cache.
 GENERATOR = ("codegen/llvm", "codegen/expand")
@@ -72,6 +73,7 @@ def options_of(target: Target, features: Collection[str], emit: str) -> dict[str
     """The options of `worker.compile_text` for this target, of which code may use `features`."""
     return {
         "triple": target.mtriple,
+        **({"abi": abi} if (abi := ISAS[target.arch].abi) else {}),
         "cpu": target.llvm_cpu,
         "features": target.llvm_flags(features),
         "opt": 3,

@@ -60,6 +60,7 @@ def _parsed(text: str, options: dict[str, Any]) -> tuple[Any, Any]:
         opt=options["opt"],
         reloc="pic",
         codemodel="small",
+        abiname=options.get("abi", ""),
     )
     module = llvm.parse_assembly(text)
     module.triple = options["triple"]

@@ -24,11 +24,14 @@ _KINDS: Mapping[SectionUse, tuple[int, int]] = {
     "note": (NOTE, ALLOC),
 }
 
-# e_machine, and the types of 64-bit relocations for the address of a symbol (R_X86_64_64,
-# R_AARCH64_ABS64) and the distance to one (R_X86_64_PC64, R_AARCH64_PREL64).
+# e_machine, e_flags (of RISC-V, that floats are passed in registers: EF_RISCV_FLOAT_ABI_DOUBLE; an
+# object without code needs no other), and the types of 64-bit relocations for the address of a symbol (R_X86_64_64,
+# R_AARCH64_ABS64, R_RISCV_64) and the distance to one (R_X86_64_PC64, R_AARCH64_PREL64); RISC-V adds
+# the address and takes off the one of the word itself (R_RISCV_ADD64, R_RISCV_SUB64).
 MACHINES = {
-    "x86_64": (62, {"absolute": 1, "distance": 24}),
-    "aarch64": (183, {"absolute": 257, "distance": 260}),
+    "x86_64": (62, 0, {"absolute": (1,), "distance": (24,)}),
+    "aarch64": (183, 0, {"absolute": (257,), "distance": (260,)}),
+    "riscv64": (243, 4, {"absolute": (2,), "distance": (35, 39)}),
 }
 
 HEADER = struct.Struct("<4s12xHHIQQQIHHHHHH")
@@ -68,7 +71,7 @@ def object_chunks(
 ) -> Iterator[bytes | memoryview]:
     """Yield the bytes of an object with the given sections. It defines one global, hidden symbol:
     `symbol`, of `size` bytes, at the start of `sections[section]`."""
-    machine, kinds = MACHINES[arch]
+    machine, flags, kinds = MACHINES[arch]
     data = len(sections)
     relocated = [i for i, s in enumerate(sections) if s.words]
     strings, string_offsets = string_table([symbol])
@@ -81,8 +84,11 @@ def object_chunks(
     symbols += SYMBOL.pack(string_offsets[0], 0x11, 2, section + 1, 0, size)
     tables = [
         b"".join(
-            RELOCATION.pack(offset, (to + 1) << 32 | kinds[kind], 0)
+            RELOCATION.pack(offset, (symbol + 1) << 32 | relocation, addend)
             for offset, kind, to in sections[i].words
+            for relocation, symbol, addend in zip(
+                kinds[kind], (to, i), (0, offset), strict=False
+            )
         )
         for i in relocated
     ]
@@ -130,7 +136,7 @@ def object_chunks(
         0,
         0,
         position + len(pad),
-        0,
+        flags,
         HEADER.size,
         0,
         0,

@@ -43,7 +43,7 @@ _NOTE_HEAD = struct.pack("<III", 11, 8, 1) + _OWNER
 _PROGRAM = struct.Struct("<IIQQQQQQ")  # type, flags, offset, address, physical, file, memory, align
 _LOAD, _DYNAMIC, _NOTE, _READ = 1, 2, 4, 4
 _RELA, _RELASZ, _RELR = 7, 8, 36
-_RELATIVE = {62: 8, 183: 1027}
+_RELATIVE = {62: 8, 183: 1027, 243: 3}
 _RELOCATION = struct.Struct("<QQq")
 
 
