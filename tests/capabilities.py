@@ -33,7 +33,7 @@ _TOOLS = "nm|objcopy|objdump|readelf|strip"
 CAPABILITIES = {
     "AArch64": Capability(
         "`apt-get install qemu-user libc6-arm64-cross`",
-        r"no qemu-aarch64|no C library in|qemu-aarch64(, /\S+)? is not installed",
+        r"no qemu-aarch64|no C library in \S*aarch64|qemu-aarch64(, /\S+)? is not installed",
     ),
     "binutils": Capability("`apt-get install binutils`", rf"(no )?({_TOOLS})( is not installed)?$"),
     "Chromium": Capability("`apt-get install chromium`", "no chromium"),
@@ -59,7 +59,8 @@ CAPABILITIES = {
         "RLIMIT_DATA|notes of ELF|fork$|targets of x86-64|the golden libraries are for|"
         "llvmlite assembles for|namespaces, tmpfs|no seccomp|/proc is Linux's|no fcntl",
     ),
-    # That of AArch64 is package musl:arm64, behind `dpkg --add-architecture arm64`.
+    # That of AArch64 is package musl:arm64, behind `dpkg --add-architecture arm64`; Debian has one
+    # of RISC-V since version 13.
     "musl": Capability("`apt-get install musl`", "no musl's loader in"),
     "MkDocs": Capability(
         "`pip install -e .[docs]`", "(mkdocs|material|mkdocstrings) is not installed"
@@ -93,6 +94,10 @@ CAPABILITIES = {
     "RISC-V": Capability(
         "`apt-get install gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc`",
         "no (riscv64-unknown-elf-|qemu-system-riscv|C library of riscv64-unknown-elf-)",
+    ),
+    "RISC-V of 64 bits": Capability(
+        "`apt-get install qemu-user libc6-riscv64-cross`",
+        r"no qemu-riscv64 on the PATH|no C library in \S*riscv64",
     ),
     "root": Capability("`sudo`", "only root|this user has no group|no access lists here"),
     "Rust": Capability("`apt-get install rustc cargo`", "(rustc|cargo) is not installed"),

@@ -167,6 +167,8 @@ MUSL = CLibrary(
         *("ld-musl-x86_64.so.1", "ld-musl-aarch64.so.1", "ld-musl-riscv64.so.1"),
     ),
 )
+# What a library needs whose metadata does not say it: that of the first architectures.
+GLIBC_NEED = GLIBC.need("")
 C_LIBRARIES: Mapping[str, CLibrary] = {row.name: row for row in (GLIBC, MUSL)}
 
 MATHEMATICS = frozenset(_MATHEMATICAL.split())

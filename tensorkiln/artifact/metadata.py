@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from tensorkiln.artifact.artifact import Artifact, InMemoryArtifact, Later
-from tensorkiln.artifact.c_library import GLIBC, SystemNeed
+from tensorkiln.artifact.c_library import GLIBC_NEED, SystemNeed
 from tensorkiln.artifact.manifest import ArtifactInfo
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.element_types import NARROW_TYPES
@@ -232,7 +232,7 @@ class Metadata(JsonRecord):
     constants: tuple[ConstantInfo, ...] = ()
     devices: tuple[DeviceInfo, ...] = ()  # empty: the host alone
     levels: tuple[LevelInfo, ...] = field(default=(), metadata=OMITTED)  # empty: one
-    system: SystemNeed = field(default=GLIBC.need, metadata=OMITTED)
+    system: SystemNeed = field(default=GLIBC_NEED, metadata=OMITTED)
     origin: Origin = field(default=NO_ORIGIN, metadata=json_key(hidden=True))
 
     def to_json(self) -> dict[str, Any]:
@@ -248,7 +248,7 @@ class Metadata(JsonRecord):
 
     @property
     def _format(self) -> int:
-        if self.levels or self.system != GLIBC.need:
+        if self.levels or self.system != GLIBC_NEED:
             return 6
         params = (p for f in self.functions for p in (*f.inputs, *f.outputs))
         if any(p.dtype in NARROW_TYPES for p in params):
@@ -311,7 +311,7 @@ def read_system(metadata: object, place: str) -> SystemNeed:
     """What parsed metadata says that a library needs of the system. Raises UserError (code
     `bad-metadata`)."""
     reader = Reader(metadata, place, _CODE)
-    return SystemNeed.read(reader.child("system")) if "system" in reader else GLIBC.need
+    return SystemNeed.read(reader.child("system")) if "system" in reader else GLIBC_NEED
 
 
 def read_dependencies(metadata: object, place: str) -> tuple[ExternalDependency, ...]:

@@ -1,5 +1,5 @@
-/* How each feature of a processor is found: see cpu.c. Written from target/x86.py,
- * target/arm.py and target/riscv.py by `pytest tests/target/test_features.py --bless`. */
+/* How each feature of a processor is found: see cpu.c. Written from target/x86.py, arm.py and
+ * riscv.py by `pytest tests/target/test_features.py --bless`. */
 static const feature features[] = {
 #if defined(__aarch64__)
     {"aes", HWCAP, 3},
@@ -58,6 +58,7 @@ static const feature features[] = {
     {"m", HWCAP, 12},
     {"v", HWCAP, 21},
     {"zaamo", HWCAP, 0},
+    {"zabha", HWPROBE, 58},
     {"zacas", HWPROBE, 34},
     {"zalrsc", HWCAP, 0},
     {"zawrs", HWPROBE, 48},
@@ -72,6 +73,7 @@ static const feature features[] = {
     {"zcb", HWPROBE, 44},
     {"zcd", HWCAP, 3},
     {"zfa", HWPROBE, 32},
+    {"zfbfmin", HWPROBE, 52},
     {"zfh", HWPROBE, 27},
     {"zfhmin", HWPROBE, 28},
     {"zicond", HWPROBE, 35},
@@ -88,6 +90,8 @@ static const feature features[] = {
     {"zve64d", HWCAP, 21},
     {"zve64f", HWCAP, 21},
     {"zve64x", HWCAP, 21},
+    {"zvfbfmin", HWPROBE, 53},
+    {"zvfbfwma", HWPROBE, 54},
     {"zvfh", HWPROBE, 30},
     {"zvfhmin", HWPROBE, 31},
     {"zvkb", HWPROBE, 19},

@@ -1,5 +1,6 @@
 /* float_state.h - how a thread computes: its rounding, the exceptions that it traps, and whether
- * numbers below the smallest normal one count as 0. On x86-64 that is MXCSR, on AArch64 FPCR. */
+ * numbers below the smallest normal one count as 0. On x86-64 that is MXCSR, on AArch64 FPCR, on
+ * RISC-V fcsr, which knows nothing of the latter. */
 #ifndef KILN_FLOAT_STATE_H
 #define KILN_FLOAT_STATE_H
 
@@ -32,6 +33,21 @@ static inline kiln_float_state kiln_get_float_state(void)
 static inline void kiln_set_float_state(kiln_float_state state)
 {
     __asm__ volatile("msr fpcr, %0" : : "r"(state) : "memory");
+}
+#elif defined(__riscv_flen)
+typedef uint32_t kiln_float_state;
+#define KILN_FLOAT_FLUSH 0
+#define KILN_FLOAT_RAISED 0x1fu
+#define KILN_FLOAT_USUAL 0
+static inline kiln_float_state kiln_get_float_state(void)
+{
+    kiln_float_state state;
+    __asm__ volatile("frcsr %0" : "=r"(state));
+    return state;
+}
+static inline void kiln_set_float_state(kiln_float_state state)
+{
+    __asm__ volatile("fscsr %0" : : "r"(state) : "memory");
 }
 #else /* unknown: threads have the one that they start with, and targets refuse `denormals` */
 typedef int kiln_float_state;

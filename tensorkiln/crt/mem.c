@@ -10,10 +10,22 @@ void *memset(void *to, int byte, size_t n);
 int memcmp(const void *a, const void *b, size_t n);
 int bcmp(const void *a, const void *b, size_t n);
 
-/* 16 bytes at any address, free of type-based aliasing rules. */
+/* 16 bytes, free of type-based aliasing rules, at any address where the machine loads words from any;
+ * elsewhere a compiler would copy them by a call of memcpy(), from within it. */
+#if defined(__x86_64__) || defined(__i386__) || defined(__ARM_FEATURE_UNALIGNED) ||                \
+    defined(__riscv_misaligned_fast)
+#define ALIGNMENT 1
+#else
+#define ALIGNMENT 8
+#endif
 typedef struct {
     uint64_t half[2];
-} __attribute__((packed, aligned(1), may_alias)) chunk;
+} __attribute__((packed, aligned(ALIGNMENT), may_alias)) chunk;
+
+static int is_aligned(const char *address)
+{
+    return (uintptr_t)address % ALIGNMENT == 0;
+}
 
 void *memcpy(void *to, const void *from, size_t n)
 {
@@ -25,7 +37,9 @@ void *memcpy(void *to, const void *from, size_t n)
         return to;
     }
 #endif
-    for (; n >= 16; n -= 16, t += 16, f += 16)
+    for (; n > 0 && !is_aligned(t); n--)
+        *t++ = *f++;
+    for (; n >= 16 && is_aligned(f); n -= 16, t += 16, f += 16)
         *(chunk *)t = *(const chunk *)f;
     for (; n > 0; n--)
         *t++ = *f++;
@@ -38,7 +52,9 @@ void *memmove(void *to, const void *from, size_t n)
     const char *f = from;
     if ((uintptr_t)t - (uintptr_t)f >= n) /* true for t < f too: the difference wraps around */
         return memcpy(to, from, n);
-    for (; n >= 16; n -= 16) {
+    for (; n > 0 && !is_aligned(t + n); n--)
+        t[n - 1] = f[n - 1];
+    for (; n >= 16 && is_aligned(f + n); n -= 16) {
         chunk last = *(const chunk *)(f + n - 16);
         *(chunk *)(t + n - 16) = last;
     }
@@ -52,6 +68,8 @@ void *memset(void *to, int byte, size_t n)
     char *t = to;
     const uint64_t pattern = 0x0101010101010101u * (uint64_t)(unsigned char)byte;
     const chunk fill = {{pattern, pattern}};
+    for (; n > 0 && !is_aligned(t); n--)
+        *t++ = (char)byte;
     for (; n >= 16; n -= 16, t += 16)
         *(chunk *)t = fill;
     for (; n > 0; n--)

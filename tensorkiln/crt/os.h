@@ -129,7 +129,8 @@ int kiln_os_processors(void);
 /* Ask for leave to use tiles (AMX), for this process and what it forks; 1 if it has it. */
 int kiln_os_permit_tiles(void);
 /* What the system says of the processor's features, where no instruction does: Linux's words
- * AT_HWCAP (0) and AT_HWCAP2 (1) of Arm. 0 if it says nothing. */
+ * AT_HWCAP (0) and AT_HWCAP2 (1) of Arm; AT_HWCAP (0) of RISC-V, and what riscv_hwprobe() says of
+ * its extensions (1). 0 if it says nothing. */
 int kiln_os_feature_word(int number, uint64_t *word);
 
 #endif

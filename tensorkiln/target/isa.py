@@ -32,6 +32,8 @@ class Isa:
     detected: Mapping[str, str] = field(default_factory=dict)  # where the runtime finds features
     without_model: tuple[str, ...] = ()  # processors whose LLVM scheduling model is unusable
     abi: str = ""  # the calling convention of libraries, where LLVM's default is another one
+    library_features: tuple[str, ...] = ()  # what code of every library may use
+    can_flush: bool = False  # whether the runtime can have denormal numbers count as 0
     uses: Mapping[str, str] = field(default_factory=dict)  # what only certain programs use
 
     def check_cpu(self, name: str, place: str) -> None:
@@ -112,6 +114,10 @@ class Isa:
             if name in features and not any(word in words for word in users.split()):
                 features = self.without(features, name)
         return features
+
+    def lacking(self, features: Collection[str]) -> tuple[str, ...]:
+        """Return what a processor with `features` lacks of what code of every library may use."""
+        return tuple(name for name in self.library_features if name not in features)
 
     def generated(self, features: Iterable[str]) -> frozenset[str]:
         """Return those of `features` that a library must check: without `not_generated`."""
@@ -241,6 +247,7 @@ ISAS: dict[str, Isa] = {
         "x86-64",
         tuning=("prefer-256-bit",),
         fixed_baseline=True,
+        can_flush=True,
         detected=x86.DETECTED,
         uses=_each(x86.USES),
     ),
@@ -251,6 +258,7 @@ ISAS: dict[str, Isa] = {
         arm.NOT_GENERATED,
         "generic",
         fixed_baseline=True,
+        can_flush=True,
         detected=arm.DETECTED,
         without_model=arm.WITHOUT_MODEL,
     ),
@@ -264,6 +272,8 @@ ISAS: dict[str, Isa] = {
         default_mattr=riscv.DEFAULT_64,
         detected=riscv.DETECTED,
         abi="lp64d",
+        library_features=tuple(flag[1:] for flag in riscv.DEFAULT_64),
+        uses=_each(riscv.USES),
     ),
     "riscv32": _isa("riscv32", riscv.CPUS_32, riscv.FEATURES, riscv.NOT_GENERATED, "generic-rv32"),
     "wasm32": _isa("wasm32", wasm.CPUS, wasm.FEATURES, wasm.NOT_GENERATED, "mvp"),

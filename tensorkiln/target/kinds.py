@@ -185,6 +185,7 @@ KINDS: dict[str, Kind] = {
 INSTEAD: dict[str, str] = {
     "wasm": 'write {"kind":"llvm","mtriple":"wasm32-unknown-unknown"}',
     "aarch64": 'write {"kind":"llvm","mtriple":"aarch64-linux-gnu"}',
+    "riscv64": 'write {"kind":"llvm","mtriple":"riscv64-linux-gnu"}',
     "x86_64": "write 'x86-64' for kernels for several processors, or 'native'",
     "cpu": "write 'llvm', or 'native' for this machine",
     "gpu": "write 'cuda', 'rocm', 'metal', 'vulkan', 'opencl' or 'webgpu'",

@@ -71,7 +71,9 @@ def hint_for_kind(name: str) -> str:
     isa = ISAS[arch]
     cpus = (c for c in isa.cpus if name in isa.cpu_features(c) and len(choices_of(c)) == 1)
     processor = next((f"a processor that has it, such as {c!r}, or " for c in cpus), "")
-    spec = {"kind": _kind(arch), "mtriple": example_triple(arch), "mattr": [f"+{name}"]}
+    flags = [*isa.default_mattr, f"+{name}"]
+    features = isa.apply(isa.baseline_cpu, flags)
+    spec = {"kind": _kind(arch, features), "mtriple": example_triple(arch), "mattr": flags}
     return f"a feature of {arch}: write {processor}{_texts([spec])}"
 
 
@@ -89,15 +91,15 @@ def _has_cpu(tag: Tag, cpu: str) -> bool:
 def _processors(name: str) -> list[Mapping[str, object]]:
     """The processors with this name, one an architecture."""
     return [
-        {"kind": _kind(arch), "mtriple": _triple(arch, name), "mcpu": name}
+        {"kind": _kind(arch, isa.cpu_features(name)), "mtriple": _triple(arch, name), "mcpu": name}
         for arch, isa in ISAS.items()
         if name in isa.cpus
     ]
 
 
-def _kind(arch: str) -> str:
-    """The kind for an architecture: C where the compiler has no code generator of its own."""
-    return "llvm" if arch in LIBRARIES else "c"
+def _kind(arch: str, features: frozenset[str]) -> str:
+    """The kind for a processor: C where the compiler has no code generator of its own."""
+    return "llvm" if arch in LIBRARIES and not ISAS[arch].lacking(features) else "c"
 
 
 def _triple(arch: str, cpu: str) -> str:

@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterator, Sequence
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.target.hooks import Hook, Hooks
 from tensorkiln.target.host import host_triple
+from tensorkiln.target.isa import ISAS
 from tensorkiln.target.kinds import FIELDS, HOST, INSTEAD, KINDS, Canonicalizer, Kind
 from tensorkiln.target.options import ELSEWHERE, FIELD_ALIASES, Option
 from tensorkiln.target.target import Target
-from tensorkiln.target.triple import LIBRARIES, library_system, require_library
+from tensorkiln.target.triple import library_system, require_library
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)*")
 
@@ -148,7 +149,7 @@ def require_codegen(target: Target) -> None:
         _require_flush(cpu, place, target)
     arch = cpu.arch
     if not KINDS[cpu.kind].any_machine:
-        require_library(cpu.mtriple, f"{place}.mtriple")
+        _require_library(cpu, place)
     if cpu is target and target.host is not None and target.host.arch != arch:
         raise UnsupportedError(
             f"the host is {target.host.kind} of {target.host.arch or 'no CPU'}, the target {arch}: "
@@ -164,14 +165,27 @@ def require_codegen(target: Target) -> None:
         )
 
 
+def _require_library(cpu: Target, place: str) -> None:
+    """Raise UnsupportedError unless libraries are made for a CPU's system, with its features."""
+    arch = require_library(cpu.mtriple, f"{place}.mtriple")
+    if lacking := ISAS[arch].lacking(cpu.features):
+        raise UnsupportedError(
+            f"libraries for {arch} pass numbers as systems do that have "
+            f"{', '.join(ISAS[arch].library_features)}; the target lacks {', '.join(lacking)}",
+            where=f"{place}.mattr",
+            hint="kind 'c' makes C for processors without them",
+        )
+
+
 def _require_flush(cpu: Target, place: str, target: Target) -> None:
     """Raise UnsupportedError unless kernels of the target take denormal numbers for 0 where its CPU
     asks for it."""
-    if cpu.arch not in LIBRARIES:
+    able = [arch for arch, isa in ISAS.items() if isa.can_flush]
+    if cpu.arch not in able:
         raise UnsupportedError(
             f"denormals 'flush': the runtime knows no state of {cpu.arch} that takes them for 0",
             where=f"{place}.denormals",
-            hint=f"architectures where it does: {', '.join(LIBRARIES)}",
+            hint=f"architectures where it does: {', '.join(able)}",
         )
     accelerators = [d for d in (target, *flat_devices(target)) if KINDS[d.kind].is_accelerator]
     if accelerators:
@@ -224,7 +238,7 @@ def _require_beside(cpu: Target, device: Target, place: str) -> None:
             hint="CPUs of kinds 'llvm' and 'c' go together",
         )
     if not KINDS[device.kind].any_machine:
-        require_library(device.mtriple, f"{place}.mtriple")
+        _require_library(device, place)
     if device.libs and not KINDS[device.kind].hooks.relax_codegen:
         raise _no_libraries(device, place)
     if device.flushes_denormals and not cpu.flushes_denormals:

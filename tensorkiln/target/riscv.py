@@ -122,10 +122,24 @@ NOT_GENERATED: str = (
     "xtheadcmo xtheadsync zama16b zcmop zic64b zicbom zicbop zicboz ziccamoa ziccif "
     "zicclsm ziccrse zicntr zicsr zifencei zihintntl zihintpause zihpm zimop zkr zkt "
     "ztso zvkt "
+    # Each is several others, which are checked.
+    "zkn zks zvkn zvknc zvkng zvks zvksc zvksg "
+    # Of vendors: see USES.
+    "xtheadba xtheadbb xtheadbs xtheadcondmov xtheadfmemidx xtheadmac xtheadmemidx xtheadmempair "
+    "xventanacondops"
 )
 
-# Where the runtime finds features on Linux: bits of AT_HWCAP, which has a letter each; the powers of
-# two that a vector register has as many bits as, at least; bits of what the system call
+# Only programs with one of these words (of which an empty text has none) may use these features:
+# Linux does not say in one way for all vendors whether a processor has an instruction of its own.
+USES: dict[str, str] = {
+    (
+        "xtheadba xtheadbb xtheadbs xtheadcondmov xtheadfmemidx xtheadmac xtheadmemidx "
+        "xtheadmempair xventanacondops"
+    ): ""
+}
+
+# Where the runtime finds features on Linux: bits of AT_HWCAP, which has a letter each; the powers
+# of two that a vector register has as many bits as, at least; bits of what the system call
 # riscv_hwprobe says under key IMA_EXT_0, which older systems lack.
 DETECTED: dict[str, str] = {
     "HWCAP": (
@@ -137,7 +151,7 @@ DETECTED: dict[str, str] = {
         "3 zba, 4 zbb, 5 zbs, 7 zbc, 8 zbkb, 9 zbkc, 10 zbkx, 11 zknd, 12 zkne, 13 zknh, 14 zksed, "
         "15 zksh, 17 zvbb, 18 zvbc, 19 zvkb, 20 zvkg, 21 zvkned, 22 zvknha, 23 zvknhb, 24 zvksed, "
         "25 zvksh, 27 zfh, 28 zfhmin, 30 zvfh, 31 zvfhmin, 32 zfa, 34 zacas, 35 zicond, 44 zcb, "
-        "48 zawrs"
+        "48 zawrs, 52 zfbfmin, 53 zvfbfmin, 54 zvfbfwma, 58 zabha"
     ),
 }
 

@@ -26,6 +26,7 @@ from tensorkiln.link.toolchain import zig_path
 from tensorkiln.runtime import Executor
 from tensorkiln.runtime.library_file import read_library_file
 from tensorkiln.runtime.tensor import dtype_named
+from tensorkiln.target import Target
 from tests.codegen.c_like.build import compiler
 
 Array = np.ndarray
@@ -102,6 +103,11 @@ class Machine:
 AARCH64 = Machine(
     "aarch64", "aarch64-linux-gnu.2.17", "apt-get install qemu-user libc6-arm64-cross"
 )
+RISCV64 = Machine(
+    "riscv64", "riscv64-linux-gnu.2.27", "apt-get install qemu-user libc6-riscv64-cross"
+)
+# With the GNU C library, by architecture.
+MACHINES = {machine.arch: machine for machine in (AARCH64, RISCV64)}
 MUSL = (
     Machine("x86_64", "x86_64-linux-musl", "apt-get install musl", "/", "lib/ld-musl-x86_64.*"),
     Machine(
@@ -111,10 +117,30 @@ MUSL = (
         "/",
         "lib/ld-musl-aarch64.*",
     ),
+    Machine(
+        "riscv64",
+        "riscv64-linux-musl",
+        "apt-get install qemu-user, and package musl of riscv64, from Debian 13 on",
+        "/",
+        "lib/ld-musl-riscv64.*",
+    ),
 )
 # Processors that qemu knows by name have just their features: an instruction that is too new is
-# an illegal one. Others are all features that it has.
+# an illegal one. Others are all features that it has; of RISC-V those of RV64GC and the vectors.
 _PROCESSORS = ("cortex-a53", "cortex-a57", "cortex-a72", "cortex-a76", "neoverse-n1", "a64fx")
+
+
+def riscv_processor(vector_bits: int) -> str:
+    """qemu's name of a RISC-V with vector registers of so many bits; 0: without any."""
+    vectors = f",v=true,vext_spec=v1.0,vlen={vector_bits},elen=64" if vector_bits else ""
+    return f"rv64{vectors}"
+
+
+def _processor(target: Target) -> str:
+    """qemu's name of a processor that has what the target has."""
+    if target.arch == "riscv64":
+        return riscv_processor(8 * target.vector_bytes if target.has("v") else 0)
+    return target.mcpu if target.mcpu in _PROCESSORS else "max"
 
 
 @cache
@@ -230,13 +256,13 @@ def load(executable: Executable) -> Library:
     an emulated one. Skips the test where no emulator is installed. C is compiled by gcc without
     optimisation, which takes a quarter of the time, or where there is none as for a user."""
     target = executable.target
-    if target.arch != AARCH64.arch:
+    if target.arch not in MACHINES:
         quick = target.kind == "c" and shutil.which("gcc")
         return Executor(executable.jit(compiler("gcc", "-O0") if quick else None))
-    AARCH64.require()
+    machine = MACHINES[target.arch]
+    machine.require()
     with tempfile.TemporaryDirectory(prefix="kiln-emulated-") as temporary:
         path = executable.export_library(Path(temporary) / f"{executable.name}.so")
-        cpu = target.mcpu if target.mcpu in _PROCESSORS else "max"
-        run = Emulated(AARCH64, path, cpu)
+        run = Emulated(machine, path, _processor(target))
         run.set_num_threads(0)  # answered: the library is loaded, so its file may go
     return run

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +13,8 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.kernels.case import rand
-from tests.codegen.kernels import TARGETS
-from tests.emulated.machine import AARCH64, Emulated
+from tensorkiln.target import riscv
+from tests.emulated.machine import AARCH64, RISCV64, Emulated, Machine, riscv_processor
 from tests.link import sample
 from tests.transform.graphs import graph
 
@@ -20,12 +23,47 @@ ROOT = Path(__file__).parents[2]
 F = np.float32
 
 
+@dataclass(frozen=True, slots=True)
+class Processors:
+    """Of a machine: qemu's name of a plain processor; a target with a feature that it lacks, and
+    qemu's name of a processor that has it."""
+
+    machine: Machine
+    plain: str
+    feature: str
+    target: Mapping[str, object]
+    newer: str
+
+    @property
+    def triple(self) -> str:
+        """That of libraries for the machine."""
+        return f"{self.machine.arch}-unknown-linux-gnu"
+
+
+PROCESSORS = {
+    "aarch64": Processors(AARCH64, "cortex-a53", "dotprod", {"mcpu": "neoverse-n1"}, "neoverse-n1"),
+    "riscv64": Processors(
+        RISCV64,
+        riscv_processor(0),
+        "v",
+        {"mattr": [*riscv.DEFAULT_64, "+v"]},
+        riscv_processor(128),
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=PROCESSORS)
+def processors(request: pytest.FixtureRequest) -> Processors:
+    processors = PROCESSORS[request.param]
+    processors.machine.require()
+    return processors
+
+
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Emulated:
-    AARCH64.require()
+def library(processors: Processors, tmp_path_factory: pytest.TempPathFactory) -> Emulated:
     path = tmp_path_factory.mktemp("sample") / "mlp.so"
-    sample.build(path, triple="aarch64-unknown-linux-gnu")
-    return Emulated(AARCH64, path, "cortex-a53")
+    sample.build(path, triple=processors.triple)
+    return Emulated(processors.machine, path, processors.plain)
 
 
 def floats(*shape: int) -> np.ndarray:
@@ -74,42 +112,44 @@ def test_errors(library: Emulated, name: str, arguments: list[np.ndarray], words
     np.testing.assert_array_equal(library["pair"](floats(2), np.zeros(2, F)), floats(2))
 
 
-def test_a_processor_that_lacks_a_feature(tmp_path: Path) -> None:
+def test_a_processor_that_lacks_a_feature(processors: Processors, tmp_path: Path) -> None:
     """Refused before the first kernel, not ended by an illegal instruction."""
-    AARCH64.require()
-    exe = tk.compile(graph(lambda g, x: g.exp(x), x=(9,)), TARGETS["dotprod"])
+    machine = processors.machine
+    target = {"mtriple": processors.triple, **processors.target}
+    exe = tk.compile(graph(lambda g, x: g.exp(x), x=(9,)), target)
     path = exe.export_library(tmp_path / "new.so")
     np.testing.assert_allclose(
-        Emulated(AARCH64, path, "neoverse-n1")["main"](floats(9)), np.exp(floats(9)), rtol=1e-6
+        Emulated(machine, path, processors.newer)["main"](floats(9)), np.exp(floats(9)), rtol=1e-6
     )
-    with pytest.raises(RuntimeError, match="this processor lacks 'dotprod', which library"):
-        Emulated(AARCH64, path, "cortex-a72")["main"](floats(9))
+    words = f"this processor lacks '{processors.feature}', which library"
+    with pytest.raises(RuntimeError, match=words):
+        Emulated(machine, path, processors.plain)["main"](floats(9))
 
 
-def test_a_c_program(tmp_path: Path) -> None:
+def test_a_c_program(processors: Processors, tmp_path: Path) -> None:
     """The example for C, built for the machine, runs a model without Python."""
-    AARCH64.require()
+    machine = processors.machine
     w, b = rand(784, 10), rand(10)
-    exe = tk.compile(graph(lambda g, x: g.linear(x, w, b), x=(1, 784)), TARGETS["neon"])
+    module = graph(lambda g, x: g.linear(x, w, b), x=(1, 784))
+    exe = tk.compile(module, {"mtriple": processors.triple})
     path = exe.export_library(tmp_path / "net.so")
-    host = AARCH64.build(tmp_path / "host", ROOT / "examples/c_host/main.c")
+    host = machine.build(tmp_path / "host", ROOT / "examples/c_host/main.c")
     x = floats(1, 784)
     (tmp_path / "in").write_bytes(x.tobytes())
     places = [str(tmp_path / "in"), str(tmp_path / "out")]
     program = [host, path, f"{exe.name}_main", "784", "10", *places]
-    subprocess.run(AARCH64.command("cortex-a72", *program), check=True)
+    subprocess.run(machine.command(processors.plain, *program), check=True)
     got = np.frombuffer((tmp_path / "out").read_bytes(), F)
     want = x.astype(np.float64) @ w.array + b.array
     np.testing.assert_allclose(got, want[0], rtol=1e-5, atol=1e-5)
 
 
-def test_weights_beside_the_library(tmp_path: Path) -> None:
+def test_weights_beside_the_library(processors: Processors, tmp_path: Path) -> None:
     """Pages may be larger there; what is mapped must begin at one."""
-    AARCH64.require()
-    path = sample.build(tmp_path / "mlp.so", triple="aarch64-unknown-linux-gnu", beside=())
+    path = sample.build(tmp_path / "mlp.so", triple=processors.triple, beside=())
+    load = functools.partial(Emulated, processors.machine, path, processors.plain)
     x = floats(3, 8)
-    found = Emulated(AARCH64, path, "cortex-a53")["main"](x)
-    np.testing.assert_allclose(found, sample.expected(x), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(load()["main"](x), sample.expected(x), rtol=1e-5, atol=1e-5)
     (tmp_path / "mlp.safetensors").unlink()
     with pytest.raises(RuntimeError, match="weights in .*mlp.safetensors, which cannot be opened"):
-        Emulated(AARCH64, path, "cortex-a53")["main"](x)
+        load()["main"](x)

@@ -20,7 +20,7 @@ from tensorkiln.base import machine as this_machine
 from tensorkiln.base.errors import UserError
 from tensorkiln.kernels.case import rand
 from tensorkiln.runtime import Executor, load_module
-from tests.emulated.machine import AARCH64, MUSL, Emulated, Machine
+from tests.emulated.machine import MACHINES, MUSL, Emulated, Machine, riscv_processor
 from tests.firmware import models
 from tests.hosts import test_forks
 from tests.hosts.build import HERE, ROOT
@@ -30,8 +30,10 @@ from tests.transform.graphs import graph
 pytestmark = pytest.mark.emulated
 F = np.float32
 ON_MUSL = pytest.mark.parametrize("machine", MUSL, ids=lambda m: m.target)
+# What qemu calls processors that have all of them.
+EMULATED = {"x86_64": "max", "aarch64": "max", "riscv64": riscv_processor(0)}
 # Processors with what the kernels of the levels use, by architecture.
-CPUS = {"x86_64": "x86-64-v3", "aarch64": "cortex-a76"}
+CPUS = {"x86_64": "x86-64-v3", "aarch64": "cortex-a76", "riscv64": "sifive-u74"}
 
 
 def floats(*shape: int) -> np.ndarray:
@@ -43,7 +45,7 @@ def library(machine: Machine) -> Emulated:
     """The sample of tests of the link."""
     machine.require()
     path = sample.build(Path(mkdtemp(prefix="kiln-musl-")) / "mlp.so", triple=machine.target)
-    return Emulated(machine, path, "max")
+    return Emulated(machine, path, EMULATED[machine.arch])
 
 
 # -- what is made ----------------------------------------------------------------------------------
@@ -92,11 +94,11 @@ def test_weights_beside_the_library(machine: Machine, tmp_path: Path) -> None:
     machine.require()
     path = sample.build(tmp_path / "mlp.so", triple=machine.target, beside=())
     x = floats(3, 8)
-    received = Emulated(machine, path, "max")["main"](x)
+    received = Emulated(machine, path, EMULATED[machine.arch])["main"](x)
     np.testing.assert_allclose(received, sample.expected(x), rtol=1e-5, atol=1e-5)
     (tmp_path / "mlp.safetensors").unlink()
     with pytest.raises(RuntimeError, match="weights in .*mlp.safetensors, which cannot be opened"):
-        Emulated(machine, path, "max")["main"](x)
+        Emulated(machine, path, EMULATED[machine.arch])["main"](x)
 
 
 @ON_MUSL
@@ -118,7 +120,9 @@ def test_static_libraries(machine: Machine, form: str, tmp_path: Path) -> None:
         "    return fwrite(y, 4, 10, stdout) != 10;\n}\n"
     )
     program = machine.build(tmp_path / "program", tmp_path / "main.c", net, "-I", tmp_path)
-    output = subprocess.run(machine.command("max", program), check=True, capture_output=True)
+    output = subprocess.run(
+        machine.command(EMULATED[machine.arch], program), check=True, capture_output=True
+    )
     x = (np.arange(784, dtype=F) / F(784)).astype(np.float64)
     received = np.frombuffer(output.stdout, F)
     np.testing.assert_allclose(received, x @ w.array + b.array, rtol=1e-5, atol=1e-5)
@@ -156,7 +160,7 @@ def outputs(machine: Machine, exe: tk.Executable, path: Path, *inputs: np.ndarra
     run = (
         Executor(load_module(library_path))
         if in_process
-        else Emulated(machine, library_path, "max")
+        else Emulated(machine, library_path, EMULATED[machine.arch])
     )
     run.set_num_threads(2)
     received = run["main"](*inputs)
@@ -164,13 +168,13 @@ def outputs(machine: Machine, exe: tk.Executable, path: Path, *inputs: np.ndarra
     return b"".join(np.asarray(y).tobytes() for y in results)
 
 
-GLIBC = {"x86_64": Machine("x86_64", "x86_64-linux-gnu", ""), "aarch64": AARCH64}
+GLIBC = {"x86_64": Machine("x86_64", "x86_64-linux-gnu", ""), **MACHINES}
 
 
 def compare(machine: Machine, model: object, tmp_path: Path, *inputs: np.ndarray) -> None:
     machine.require()
     glibc = GLIBC[machine.arch]
-    if glibc is AARCH64:
+    if not glibc.is_here:
         glibc.require()
     results = []
     for place, name in ((machine, "musl.so"), (glibc, "glibc.so")):

@@ -228,6 +228,7 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({"kind": "c", "mtriple": "wasm32-unknown-wasi", "denormals": "flush"}, "wasm32"),
     ({"kind": "c", "mtriple": "thumbv7em-none-eabi", "denormals": "flush"}, "thumbv7em"),
     ({"kind": "c", "mtriple": "riscv32-unknown-none-elf", "denormals": "flush"}, "riscv32"),
+    ({"mtriple": "riscv64-linux-gnu", "denormals": "flush"}, "riscv64"),
 ]
 
 

@@ -31,7 +31,11 @@ from tensorkiln.target import Target, register_target_kind, require_codegen, unr
         ({"operators": ["conv2d"]}, r"target\.operators: operators is a field of"),
         ({"libs": ["openblas"]}, r"target\.libs: no code generator of kind 'llvm' calls"),
         ({"kind": "llvmjit", "libs": ["mkl"]}, "of kind 'llvmjit' calls libraries, such as 'mkl'"),
-        ({"mtriple": "riscv64-linux-gnu"}, "no code is generated for riscv64 yet"),
+        ({"mtriple": "wasm32-unknown-unknown"}, "no code is generated for wasm32 yet"),
+        (
+            {"mtriple": "riscv64-linux-gnu", "mcpu": "sifive-s51"},
+            r"target\.mattr: libraries for riscv64 pass .* the target lacks f, d",
+        ),
     ],
 )
 def test_refused(spec: Any, says: str) -> None:

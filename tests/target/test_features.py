@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tensorkiln.artifact.read_binary import binary_of
 from tensorkiln.base.config import read_config
 from tensorkiln.ir.module import IRModule
 from tensorkiln.link.shared import CRT, crt_sources
@@ -38,9 +39,9 @@ def header() -> str:
     """crt/cpu_features.h."""
     return "\n".join(
         [
-            "/* How each feature of a processor is found: see cpu.c. "
-            "Written from target/x86.py,",
-            " * target/arm.py and target/riscv.py by `pytest tests/target/test_features.py --bless`. */",
+            "/* How each feature of a processor is found: see cpu.c. Written from "
+            "target/x86.py, arm.py and",
+            " * riscv.py by `pytest tests/target/test_features.py --bless`. */",
             "static const feature features[] = {",
             "#if defined(__aarch64__)",
             *_rows(ISAS["aarch64"], lambda name: ""),
@@ -154,6 +155,23 @@ def test_bits_are_those_of_linux() -> None:
         assert bit in candidates or (exact and int(exact[1]) == bit), name
 
 
+def test_bits_are_those_of_linux_on_riscv() -> None:
+    """Letters of AT_HWCAP, and what riscv_hwprobe says of the others."""
+    header_text = (ZIG_LIB / "libc/include/riscv-linux-any/asm/hwprobe.h").read_text()
+    text = header_text.partition("KEY_IMA_EXT_1")[0]
+    definitions = re.findall(r"#define\s+RISCV_HWPROBE_EXT_(\w+)\s+\(1(?:ULL)? << (\d+)\)", text)
+    extensions = {name.lower(): int(bit) for name, bit in definitions}
+    isa = ISAS["riscv64"]
+    for name, (register, bit) in isa.places().items():
+        if register == "HWPROBE":
+            assert extensions[name] == bit, name
+        elif register == "HWCAP":
+            # Linux requires c and d, which together are zcd.
+            assert name in isa.closure([chr(ord("a") + bit)]) | {"zcd"}, name
+        else:
+            assert name == f"zvl{1 << bit}b"
+
+
 # -- every processor loads what was compiled for it ----------------------------------------------
 
 HARNESS = r"""
@@ -167,13 +185,19 @@ HARNESS = r"""
 
 /* The processor that this is: answers to cpuid and the state that is saved, or Linux's words. */
 static struct { unsigned long leaf, sub, r[4]; } answers[16];
-static unsigned long words[2];
+static unsigned long words[3];
 static int n_answers;
 
-#if ARM
+#if defined(ARCH_aarch64)
 #undef __x86_64__
 #define __aarch64__ 1
 #define kiln_os_feature_word(number, word) (*(word) = words[number], 1)
+#elif defined(ARCH_riscv64)
+#undef __x86_64__
+#define __riscv 1
+#define __riscv_xlen 64
+#define kiln_os_feature_word(number, word) (*(word) = words[number], 1)
+#define VECTOR_BYTES words[2]
 #else
 static void pretend(uint32_t leaf, uint32_t sub, uint32_t r[4])
 {
@@ -203,6 +227,7 @@ int main(void)
             char *at = strtok(line, " \n");
             words[0] = strtoul(at, NULL, 10);
             words[1] = strtoul(strtok(NULL, " \n"), NULL, 10);
+            words[2] = strtoul(strtok(NULL, " \n"), NULL, 10);
             n_answers = atoi(strtok(NULL, " \n"));
             for (int i = 0; i < n_answers; i++) {
                 answers[i].leaf = strtoul(strtok(NULL, " \n"), NULL, 10);
@@ -239,7 +264,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     executables = {}
     for arch in COMPILED:
         executables[arch] = folder / arch
-        command = [*compiler, f"-DARM={int(arch == 'aarch64')}", "harness.c", "others.o"]
+        command = [*compiler, f"-DARCH_{arch}", "harness.c", "others.o"]
         command += ["-o", str(executables[arch]), "-lpthread", "-ldl", "-lm"]
         subprocess.run(command, cwd=folder, env=environ, check=True)
     return executables
@@ -271,7 +296,10 @@ def processor(
         register, bit = places[name]
         words[register] |= 1 << bit
     if isa.arch == "aarch64":
-        return f"{words['HWCAP']} {words['HWCAP2']} 0"
+        return f"{words['HWCAP']} {words['HWCAP2']} 0 0"
+    if isa.arch == "riscv64":
+        vector_bytes = 1 << words["VECTOR_BITS"].bit_length() >> 4 or 16
+        return f"{words['HWCAP']} {words['HWPROBE']} {vector_bytes} 0"
     rows = {(0, 0): [0x29, 0, 0, 0], (7, 0): [1, 0, 0, 0], (0x80000000, 0): [0x80000008, 0, 0, 0]}
     for register, (leaf, sub, register_index) in CPUID.items():
         rows.setdefault((leaf, sub), [0, 0, 0, 0])[register_index] |= words[register]
@@ -283,7 +311,7 @@ def processor(
     for name in features:
         states |= saved[state(name)]
     answers = " ".join(" ".join(map(str, (*key, *row))) for key, row in rows.items())
-    return f"{states} {int(refused)} {len(rows)} {answers}"
+    return f"{states} {int(refused)} 0 {len(rows)} {answers}"
 
 
 def ask(program: Path, lines: list[str]) -> list[str]:
@@ -391,24 +419,37 @@ FAMILIES = (
 )
 
 
-def _objects(target: Target) -> dict[str, bytes]:
+def _sections(target: Target) -> dict[tuple[str, str], bytes]:
+    """What objects consist of, but for the list of all features that those of RISC-V have."""
     cases = build().cases
     mod = IRModule(tuple(cases[name].function for name in FAMILIES), "b")
     artifacts = compile_module(mod, target).artifacts
-    return {a.file_name: bytes(a.view) for a in artifacts if a.file_name.endswith(".o")}
+    objects = [binary_of(a.view, a.file_name) for a in artifacts if a.file_name.endswith(".o")]
+    return {
+        (o.place, s.name): bytes(o.content(s))
+        for o in objects
+        if o is not None
+        for s in o.sections
+        if s.name != ".riscv.attributes"
+    }
 
 
 @pytest.mark.in_turn("arch")
 @pytest.mark.parametrize(
     ("arch", "cpu"),
-    [("x86_64", "diamondrapids"), ("x86_64", "bdver4"), ("aarch64", "fujitsu-monaka")],
+    [
+        *(("x86_64", "diamondrapids"), ("x86_64", "bdver4"), ("aarch64", "fujitsu-monaka")),
+        ("riscv64", "sifive-p870"),
+    ],
 )
 def test_code_is_the_same_without_what_is_not_checked(arch: str, cpu: str) -> None:
     """All features that a library never needs, but for those that one it needs is made of."""
     isa = ISAS[arch]
     target = Target({"mtriple": f"{arch}-linux-gnu", "mcpu": cpu})
     needed = isa.closure(target.required_features) | isa.cpu_features(isa.baseline_cpu)
+    # To fetch ahead, with hints: nothing, on a processor that does not know them.
+    needed |= {"zicbop", "zihintntl"} & target.features
     disabled = [f"-{name}" for name in sorted(target.features - needed)]
     smaller_target = target.replace(mattr=disabled)
     assert smaller_target.required_features == target.required_features and len(disabled) > 9
-    assert _objects(smaller_target) == _objects(target)
+    assert _sections(smaller_target) == _sections(target)

@@ -87,7 +87,7 @@ ARCHS = (
 # What we make is for these alone, however the vendor is written.
 MADE = {
     f"{arch}-{vendor}linux{environment}"
-    for arch in ("x86_64", "amd64", "aarch64", "arm64")
+    for arch in ("x86_64", "amd64", "aarch64", "arm64", "riscv64")
     for vendor in ("", "unknown-", "pc-", "none-", "apple-")
     for environment in ("", "-gnu", "-musl")
 }
@@ -142,21 +142,24 @@ def test_every_system_of_libraries_has_a_format() -> None:
 @pytest.mark.parametrize(
     "triple",
     [
-        *("x86_64-linux", "amd64-pc-linux-gnu", "arm64-linux-gnu"),
-        *("amd64-linux-musl", "arm64-linux-musl"),
+        *("x86_64-linux", "amd64-pc-linux-gnu", "arm64-linux-gnu", "riscv64-linux-gnu"),
+        *("amd64-linux-musl", "arm64-linux-musl", "riscv64-linux-musl"),
     ],
 )
 def test_what_is_made_is_for_that_machine(triple: str, tmp_path: Path) -> None:
-    exe = tk.compile(MODULE, {"mtriple": triple, "mattr": []}, progress=Progress())
+    arch = library_arch(triple)
+    baseline = list(ISAS[arch].default_mattr)
+    exe = tk.compile(MODULE, {"mtriple": triple, "mattr": baseline}, progress=Progress())
     path = exe.export_library(tmp_path / "a.so")
     binary = binary_of(path.read_bytes(), str(path))
-    assert binary is not None and binary.machine == library_arch(triple)
+    assert binary is not None and binary.machine == arch
     c_library = format_of(triple).c_library
     assert next(iter(c_library.files)) in binary.needed()
     assert set(binary.needed()) <= c_library.file_names
     report = inspect_library(path)
-    assert report.system == c_library.need == report.metadata.system
-    assert f"{c_library.name} {c_library.oldest} or newer: " in report_text(report)
+    need = c_library.need(arch)
+    assert report.system == need == report.metadata.system
+    assert f"{need}: " in report_text(report)
 
 
 # -- check and compile agree ---------------------------------------------------------------------
@@ -219,7 +222,7 @@ def test_check_says_what_compile_says(spec: Any, model: bytes) -> None:
 
 def test_targets_without_code_are_many() -> None:
     refused = [spec for spec in TAG_TARGETS if refusal(spec) is not None]
-    assert len(refused) > 40 and len(TAG_TARGETS) - len(refused) > 100
+    assert len(refused) > 30 and len(TAG_TARGETS) - len(refused) > 100
 
 
 def test_the_command_says_so(model: bytes, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from tensorkiln.link.data_section import DataSection, SectionUse
 
@@ -24,14 +25,23 @@ _KINDS: Mapping[SectionUse, tuple[int, int]] = {
     "note": (NOTE, ALLOC),
 }
 
-# e_machine, e_flags (of RISC-V, that floats are passed in registers: EF_RISCV_FLOAT_ABI_DOUBLE; an
-# object without code needs no other), and the types of 64-bit relocations for the address of a symbol (R_X86_64_64,
-# R_AARCH64_ABS64, R_RISCV_64) and the distance to one (R_X86_64_PC64, R_AARCH64_PREL64); RISC-V adds
-# the address and takes off the one of the word itself (R_RISCV_ADD64, R_RISCV_SUB64).
+
+class Machine(NamedTuple):
+    """e_machine, e_flags of an object without code, and the types of 64-bit relocations for the
+    address of a symbol and for the distance to one: of two types, the first adds the address of
+    the symbol, the second takes off that of the word."""
+
+    number: int
+    flags: int
+    relocations: Mapping[str, tuple[int, ...]]
+
+
+# R_X86_64_64, R_X86_64_PC64; R_AARCH64_ABS64, R_AARCH64_PREL64; R_RISCV_64, R_RISCV_ADD64 and
+# R_RISCV_SUB64, where the flag is EF_RISCV_FLOAT_ABI_DOUBLE, floats are passed in registers.
 MACHINES = {
-    "x86_64": (62, 0, {"absolute": (1,), "distance": (24,)}),
-    "aarch64": (183, 0, {"absolute": (257,), "distance": (260,)}),
-    "riscv64": (243, 4, {"absolute": (2,), "distance": (35, 39)}),
+    "x86_64": Machine(62, 0, {"absolute": (1,), "distance": (24,)}),
+    "aarch64": Machine(183, 0, {"absolute": (257,), "distance": (260,)}),
+    "riscv64": Machine(243, 4, {"absolute": (2,), "distance": (35, 39)}),
 }
 
 HEADER = struct.Struct("<4s12xHHIQQQIHHHHHH")
@@ -71,7 +81,7 @@ def object_chunks(
 ) -> Iterator[bytes | memoryview]:
     """Yield the bytes of an object with the given sections. It defines one global, hidden symbol:
     `symbol`, of `size` bytes, at the start of `sections[section]`."""
-    machine, flags, kinds = MACHINES[arch]
+    machine = MACHINES[arch]
     data = len(sections)
     relocated = [i for i, s in enumerate(sections) if s.words]
     strings, string_offsets = string_table([symbol])
@@ -84,10 +94,10 @@ def object_chunks(
     symbols += SYMBOL.pack(string_offsets[0], 0x11, 2, section + 1, 0, size)
     tables = [
         b"".join(
-            RELOCATION.pack(offset, (symbol + 1) << 32 | relocation, addend)
+            RELOCATION.pack(offset, (section_index + 1) << 32 | relocation, addend)
             for offset, kind, to in sections[i].words
-            for relocation, symbol, addend in zip(
-                kinds[kind], (to, i), (0, offset), strict=False
+            for relocation, section_index, addend in zip(
+                machine.relocations[kind], (to, i), (0, offset), strict=False
             )
         )
         for i in relocated
@@ -131,12 +141,12 @@ def object_chunks(
     head = struct.pack(
         "<HHIQQQIHHHHHH",
         1,
-        machine,
+        machine.number,
         1,
         0,
         0,
         position + len(pad),
-        flags,
+        machine.flags,
         HEADER.size,
         0,
         0,
