@@ -206,7 +206,7 @@ every library exports. The header of a model, with a plain function for each of 
 all of them at work; for C++ there is [kiln.hpp](../../tensorkiln/hosts/kiln.hpp) on top of these,
 with [kiln_tensor.hpp](../../tensorkiln/hosts/kiln_tensor.hpp) and
 [kiln_value.hpp](../../tensorkiln/hosts/kiln_value.hpp), and for Rust [a
-crate](../../examples/rust_host).
+crate](../../tensorkiln/hosts/rust).
 """
 _GUARDED = re.compile(r"#ifdef __cplusplus\n.*?#endif\n", re.S)
 _RULE = re.compile(r"/\* -{3,} (.*?) -+$", re.M)

@@ -77,11 +77,20 @@ def test_scripts_are_never_executed(
     assert not list(tmp_path.iterdir())
 
 
+def c_and_rust() -> list[Path]:
+    """The sources of the runtime and the hosts, and what builds programs with them."""
+    hosts = [p for p in PACKAGE.joinpath("hosts").rglob("*") if p.is_file()]
+    return sorted([*PACKAGE.glob("crt/*.[ch]"), *hosts])
+
+
 def test_variables_that_a_library_reads() -> None:
-    texts = [p.read_text() for p in sorted([*PACKAGE.glob("crt/*.[ch]"), *PACKAGE.glob("hosts/*")])]
+    texts = [p.read_text() for p in c_and_rust()]
     found = [name for text in texts for name in re.findall(r"\w*getenv\s*\(\s*([^)]*)\)", text)]
     assert sorted(set(found)) == ['"KILN_NUM_THREADS"', '"KILN_VERIFY_WEIGHTS"']
     assert not any(re.search(r"\benviron\b", text) for text in texts)
+    # In Rust the build scripts of programs read some, and no program does.
+    readers = [p.name for p in c_and_rust() if re.search(r"\benv::vars?\b|_os\(", p.read_text())]
+    assert readers == ["linking.rs"]
 
 
 _NETWORK = {
@@ -111,5 +120,5 @@ def test_there_is_no_network() -> None:
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             found = {name.partition(".")[0] for name in names} & _NETWORK
             assert found <= _ALLOWED.get(file.relative_to(PACKAGE).as_posix(), set()), file
-    for file in sorted([*PACKAGE.glob("crt/*.[ch]"), *PACKAGE.glob("hosts/*")]):
-        assert "<sys/socket.h>" not in file.read_text(), file
+    for file in c_and_rust():
+        assert not re.search(r"<sys/socket\.h>|\bstd::net\b", file.read_text()), file

@@ -2,7 +2,7 @@
 //!
 //!     rustc -O -o static_rust main.rs -C link-arg=mlp.a -lpthread -ldl -lm
 //!
-//! With cargo, `build.rs` passes the same argument: it prints `cargo:rustc-link-arg=mlp.a`.
+//! With cargo, `build.rs` calls `tensorkiln::link_model("mlp")`.
 
 use std::ffi::{c_char, c_int, CStr};
 

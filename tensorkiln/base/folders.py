@@ -277,7 +277,8 @@ def _exchange(first: Path, second: Path) -> bool:
 def write_files(folder: str | Path, files: Mapping[str, Chunk | str | Path]) -> list[Path]:
     """Write files into a folder that may hold others, and return their paths.
 
-    A content is bytes, text, or the path of a file to copy. A missing folder is made. Raises
+    A content is bytes, text, or the path of a file to copy; a name may be of a file in a folder of
+    the folder, `rust/Cargo.toml`. Missing folders are made. Raises
     UserError (code `cannot-write`), before anything is written, if one of the names is taken by a
     file that no former run wrote or that was changed since.
     """
@@ -297,6 +298,7 @@ def write_files(folder: str | Path, files: Mapping[str, Chunk | str | Path]) -> 
             former = {name: list(hashes or ()) for name, hashes in listing.items()}
             _write_list(target, {**former, **{n: former.get(n, []) + h for n, h in new.items()}})
             for name, content in contents.items():
+                made_folder((target / name).parent)
                 _write_one(target / name, content)
             _write_list(target, {**former, **new})
     except OSError as error:

@@ -84,8 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--headers",
         metavar="DIR",
         type=folder,
-        help="also write the library's C header, those for hosts in C and C++, and what CMake and "
-        "pkg-config find them by, to this folder",
+        help="also write the library's C header, those for hosts in C and C++, what CMake and "
+        "pkg-config find them by, and the crate for Rust, to this folder",
     )
     add_workspace(parser)
     parser.add_argument(

@@ -1,8 +1,9 @@
-"""Headers for programs that load libraries: kiln.h, and the C and C++ interfaces built on it; and
-what build systems find them by."""
+"""What programs that load libraries are built with: kiln.h, the C and C++ interfaces built on it,
+what build systems find them by, and the crate for Rust."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tensorkiln.base.version import VERSION
 from tensorkiln.link.shared import CRT
 
 HOSTS = CRT.parent / "hosts"
+CRATE = HOSTS / "rust"
 
 
 def host_headers() -> list[Path]:
@@ -33,11 +35,22 @@ def package_files() -> dict[str, str]:
     return {p.name: p.read_text(encoding="utf-8").replace("@VERSION@", VERSION) for p in paths}
 
 
+def crate_files() -> dict[str, str]:
+    """The texts of the crate, by their names beside the headers. The version of cargo's manifest is
+    a place for that of the package, which cargo can read."""
+    manifest = CRATE / "Cargo.toml"
+    paths = [manifest, CRATE / "README.md", *sorted((CRATE / "src").glob("*.rs"))]
+    texts = {path: path.read_text(encoding="utf-8") for path in paths}
+    version = re.compile(r'^version = "0\.0\.0".*$', re.M)
+    texts[manifest] = version.sub(f'version = "{VERSION}"', texts[manifest])
+    return {path.relative_to(HOSTS).as_posix(): text for path, text in texts.items()}
+
+
 def write_headers(folder: str | Path, generated: Mapping[str, str]) -> list[Path]:
-    """Write the host headers, the files of `package_files`, and the `generated` headers (text by
-    file name) to `folder`, which may hold other files; return their paths. UserError if the folder
-    cannot be written, if a generated header has the name of a host header, or if a file exists that
-    no former run wrote."""
+    """Write the host headers, the files of `package_files`, the `generated` headers (text by file
+    name), and the crate to `folder`, which may hold other files; return their paths. UserError if
+    the folder cannot be written, if a generated header has the name of a host header, or if a file
+    exists that no former run wrote."""
     target = plain_path(folder)
     headers = {path.name: path.read_text(encoding="utf-8") for path in host_headers()}
     texts = {**headers, **package_files()}
@@ -48,4 +61,4 @@ def write_headers(folder: str | Path, generated: Mapping[str, str]) -> list[Path
             code="name-clash",
             hint="give the model's file another name",
         )
-    return write_files(target, {**texts, **generated})
+    return write_files(target, {**texts, **generated, **crate_files()})

@@ -121,18 +121,18 @@ TABLES = (
         "\nnamespace",
     ),
     Table(
-        "examples/rust_host/src/tensor.rs",
+        "tensorkiln/hosts/rust/src/tensor.rs",
         "        Some(match name {\n",
         _rust_arms(),
         "            _ => return None,",
     ),
     Table(
-        "examples/rust_host/src/tensor.rs",
+        "tensorkiln/hosts/rust/src/tensor.rs",
         "pub struct F8<const CODE: u8>(pub u8);\n",
         "".join(f"pub type {_rust_name(row)} = F8<{row.code}>;\n" for row in _FLOAT8),
         "///",
     ),
-    Table("examples/rust_host/src/tensor.rs", "elements! {\n", _rust_elements(), "}"),
+    Table("tensorkiln/hosts/rust/src/tensor.rs", "elements! {\n", _rust_elements(), "}"),
 )
 
 

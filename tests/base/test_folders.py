@@ -68,6 +68,7 @@ AMONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "outputs": (outputs, "y.npy"),
     "dump": (dump, "00-input.py"),
     "files": (lambda p: write_files(p, {"one.txt": "ours"}), "one.txt"),
+    "files in folders": (lambda p: write_files(p, {"a/b/one.txt": "ours"}), "a/b/one.txt"),
 }
 WRITERS = {**WHOLE, **AMONG}
 
@@ -409,6 +410,15 @@ def test_interrupted_between_any_two_lines(tmp_path: Path, monkeypatch: pytest.M
         if left > 0:
             break
     assert number > 200
+
+
+def test_a_folder_of_which_a_file_has_the_name(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("the user's")
+    before = tree(tmp_path)
+    with pytest.raises(UserError, match="cannot write") as caught:
+        write_files(tmp_path, {"one.txt": "ours", "a/one.txt": "ours"})
+    assert caught.value.code == "cannot-write" and "a" in caught.value.message
+    assert tree(tmp_path) == before
 
 
 def test_a_folder_that_another_has_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 //! As again.c.
 
-use kiln::{Executor, Library, View};
 use std::collections::VecDeque;
 use std::io::Read;
+use tensorkiln::{Executor, Library, View};
 
 fn main() {
     let path = std::env::args().nth(1).expect("a library");

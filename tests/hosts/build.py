@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tensorkiln.link.headers import HOSTS
+from tensorkiln.link.headers import CRATE, HOSTS
 from tensorkiln.link.shared import CRT
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
-CRATE = ROOT / "examples" / "rust_host"
 WARN = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror")
 # Everything undefined ends the program, and so does a leak.
 CHECKED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
@@ -106,8 +105,8 @@ def cpp_program(source: Path, output: Path, *flags: str) -> Path:
 
 
 def rust_crate(folder: Path) -> Path:
-    """The crate of the example as libkiln.rlib."""
-    output = folder / "libkiln.rlib"
+    """The crate as libtensorkiln.rlib."""
+    output = folder / "libtensorkiln.rlib"
     if not output.exists():
         head = (require("rustc"), "--edition", "2021", "-O", "-D", "warnings")
         build(
@@ -115,7 +114,7 @@ def rust_crate(folder: Path) -> Path:
             "--crate-type",
             "rlib",
             "--crate-name",
-            "kiln",
+            "tensorkiln",
             CRATE / "src/lib.rs",
             "-o",
             output,
@@ -124,8 +123,8 @@ def rust_crate(folder: Path) -> Path:
 
 
 def rust_program(source: Path, output: Path) -> Path:
-    """Rust over the example's crate, by rustc alone."""
+    """Rust over the crate, by rustc alone."""
     crate = rust_crate(output.parent)
     head = (require("rustc"), "--edition", "2021", "-O", "-D", "warnings")
-    build(*head, "--extern", f"kiln={crate}", source, "-o", output)
+    build(*head, "--extern", f"tensorkiln={crate}", source, "-o", output)
     return output

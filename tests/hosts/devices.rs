@@ -1,6 +1,6 @@
 //! As devices.c.
 
-use kiln::{Executor, Library, Result, View};
+use tensorkiln::{Executor, Library, Result, View};
 
 fn run(arguments: &[String]) -> Result<Vec<f32>> {
     let executor = Executor::new(&Library::open(&arguments[1])?)?;

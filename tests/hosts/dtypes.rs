@@ -1,11 +1,11 @@
 //! As dtypes.c.
 
-use kiln::{
+use tensorkiln::{
     Bool, Element, Executor, Library, Tensor, BF16, F16, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ,
     F8E8M0FNU,
 };
 
-fn copy<T: Element>(executor: &Executor, name: &str) -> kiln::Result<()> {
+fn copy<T: Element>(executor: &Executor, name: &str) -> tensorkiln::Result<()> {
     let mut x = Tensor::zeros(T::DTYPE, &[5])?;
     let bytes: Vec<u8> = (0..5 * std::mem::size_of::<T>())
         .map(|b| if T::DTYPE == Bool::DTYPE { b % 2 } else { 37 * b + 1 } as u8)
@@ -23,7 +23,7 @@ fn copy<T: Element>(executor: &Executor, name: &str) -> kiln::Result<()> {
     Ok(())
 }
 
-fn main() -> kiln::Result<()> {
+fn main() -> tensorkiln::Result<()> {
     let executor = Executor::new(&Library::open(std::env::args().nth(1).expect("a library"))?)?;
     copy::<f32>(&executor, "float32")?;
     copy::<f64>(&executor, "float64")?;

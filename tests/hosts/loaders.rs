@@ -1,7 +1,7 @@
 //! As loaders.c.
 
-use kiln::{error, Artifact, Error, Executor, Library, Module, View};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
+use tensorkiln::{error, Artifact, Error, Executor, Library, Module, View};
 
 static LIVE: AtomicI32 = AtomicI32::new(0);
 static IS_FAILING: AtomicBool = AtomicBool::new(false);
@@ -11,7 +11,7 @@ struct Device {
 }
 
 impl Module for Device {
-    fn call(&self, function: &str, tensors: &[View<'_>], _sizes: &[i64]) -> kiln::Result<()> {
+    fn call(&self, function: &str, tensors: &[View<'_>], _sizes: &[i64]) -> tensorkiln::Result<()> {
         if function != "streamer_mul" {
             return Err(Error::new(error::ERROR_NAME, format!("no function '{function}'")));
         }
@@ -33,7 +33,7 @@ impl Drop for Device {
     }
 }
 
-fn load(_target_key: &str, artifacts: &[Artifact<'_>]) -> kiln::Result<Box<dyn Module>> {
+fn load(_target_key: &str, artifacts: &[Artifact<'_>]) -> tensorkiln::Result<Box<dyn Module>> {
     if IS_FAILING.load(SeqCst) {
         return Err(Error::new(error::ERROR_CALLBACK, "the device is on fire"));
     }
@@ -54,7 +54,7 @@ fn run(executor: &Executor) {
     }
 }
 
-fn lives(path: &str) -> kiln::Result<()> {
+fn lives(path: &str) -> tensorkiln::Result<()> {
     let library = Library::open(path)?;
     let executor = Executor::new(&library)?;
     run(&executor);
@@ -66,7 +66,7 @@ fn lives(path: &str) -> kiln::Result<()> {
     Ok(())
 }
 
-fn main() -> kiln::Result<()> {
+fn main() -> tensorkiln::Result<()> {
     lives(&std::env::args().nth(1).expect("a library"))?;
     println!("{} live", LIVE.load(SeqCst));
     Ok(())

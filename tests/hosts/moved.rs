@@ -1,6 +1,6 @@
 //! As moved.c.
 
-use kiln::{Executor, Library, View};
+use tensorkiln::{Executor, Library, View};
 
 fn main() {
     let given: Vec<String> = std::env::args().collect();

@@ -1,7 +1,7 @@
 //! As refusals.c; there is no tensor of another device to be made here.
 
-use kiln::{Argument, DType, Executor, Library, View, ViewMut};
 use std::ffi::c_void;
+use tensorkiln::{Argument, DType, Executor, Library, View, ViewMut};
 
 struct Parts {
     data: *mut c_void,
@@ -38,7 +38,7 @@ fn number(word: &str) -> Argument<'static> {
     }
 }
 
-fn run(arguments: &[String]) -> kiln::Result<()> {
+fn run(arguments: &[String]) -> tensorkiln::Result<()> {
     let library = Library::open(&arguments[1])?;
     if arguments.len() == 2 {
         return Ok(());

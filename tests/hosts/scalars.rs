@@ -1,6 +1,6 @@
 //! As scalars.c.
 
-use kiln::{Argument, DType, Library, ViewMut};
+use tensorkiln::{Argument, DType, Library, ViewMut};
 
 fn number(word: &str) -> Argument<'static> {
     let text = &word[2..];
@@ -38,7 +38,7 @@ fn call(library: &Library, line: &str) {
     }
 }
 
-fn main() -> kiln::Result<()> {
+fn main() -> tensorkiln::Result<()> {
     let library = Library::open(&std::env::args().nth(1).expect("a library"))?;
     for line in std::io::stdin().lines() {
         call(&library, &line.expect("text"));

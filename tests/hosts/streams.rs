@@ -1,6 +1,6 @@
 //! As streams.c.
 
-use kiln::{Executor, Library, Result, View};
+use tensorkiln::{Executor, Library, Result, View};
 
 fn run(arguments: &[String]) -> Result<(Vec<f32>, i64, i64)> {
     let number = |i: usize| arguments[i].parse::<i32>().expect("a number");

@@ -11,9 +11,9 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.ir.module import IRModule
-from tensorkiln.link.headers import host_headers, write_headers
+from tensorkiln.link.headers import CRATE, host_headers, write_headers
 from tensorkiln.runtime import Executor, load_module
-from tests.hosts.build import CRATE, build, require, run
+from tests.hosts.build import ROOT, build, require, run
 from tests.hosts.conftest import EXAMPLES, program
 from tests.outer.build import BOOL, SCALAR, F, GlobalRef, If, binary, number
 
@@ -126,18 +126,21 @@ def test_an_outer_function_says_what_it_is(outer: Path, programs: Path, language
 
 def test_cargo_builds_the_crate_and_runs_its_tests(tmp_path: Path) -> None:
     cargo = require("cargo")
-    crate = tmp_path / "rust_host"
-    shutil.copytree(CRATE, crate, ignore=shutil.ignore_patterns("target", "Cargo.lock"))
-    manifest = ("--manifest-path", str(crate / "Cargo.toml"), "--offline", "-q")
-    build(cargo, "build", *manifest)
-    process = run(cargo, "test", *manifest)
+    example = ROOT / "examples" / "rust_host"
+    copies = {folder: tmp_path / folder.relative_to(ROOT) for folder in (CRATE, example)}
+    for folder, copy in copies.items():
+        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("target", "Cargo.lock"))
+    common = (f"--target-dir={tmp_path / 'target'}", "--offline", "-q")
+    build(cargo, "build", f"--manifest-path={copies[example] / 'Cargo.toml'}", *common)
+    process = run(cargo, "test", f"--manifest-path={copies[CRATE] / 'Cargo.toml'}", *common)
     assert process.returncode == 0 and "test result: ok" in process.stdout, (
         process.stdout + process.stderr
     )
 
 
 def test_the_headers_of_all_hosts_are_written(tmp_path: Path) -> None:
-    paths = write_headers(tmp_path / "new" / "include", {"net.h": "/* net */\n"})
+    include = tmp_path / "new" / "include"
+    paths = write_headers(include, {"net.h": "/* net */\n"})
     names = [
         *(
             "kiln.h",
@@ -151,10 +154,11 @@ def test_the_headers_of_all_hosts_are_written(tmp_path: Path) -> None:
         *("kiln.hpp", "kiln_tensor.hpp", "kiln_value.hpp"),
         *("tensorkiln-config-version.cmake", "tensorkiln-config.cmake", "tensorkiln.pc", "net.h"),
     ]
-    assert [path.name for path in paths] == names
+    crate = ["rust/Cargo.toml", "rust/README.md"]
+    crate += [f"rust/src/{path.name}" for path in sorted((CRATE / "src").glob("*.rs"))]
+    assert [path.relative_to(include).as_posix() for path in paths] == [*names, *crate]
     for original in host_headers():
-        written = tmp_path / "new" / "include" / original.name
-        assert written.read_bytes() == original.read_bytes()
+        assert (include / original.name).read_bytes() == original.read_bytes()
     (tmp_path / "all.c").write_text(
         "".join(f'#include "{name}"\n' for name in names if name[-1] == "h")
     )

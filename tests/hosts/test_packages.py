@@ -1,9 +1,12 @@
-"""What build systems find the headers by: CMake's package and pkg-config's."""
+"""What build systems find the headers by: CMake's package, pkg-config's, and the crate of Rust."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import tarfile
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,7 @@ import tensorkiln as tk
 from tensorkiln.base.version import VERSION
 from tensorkiln.cli import main
 from tensorkiln.link.headers import write_headers
-from tests.hosts.build import require
+from tests.hosts.build import build, require, run, rust_program
 from tests.transform.graphs import graph
 
 NETWORK = graph(lambda g, x: g.emit("exp", x), x=(3,))
@@ -98,9 +101,14 @@ def configured(
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def output(*command: str | Path) -> str:
-    process = subprocess.run(command, capture_output=True, text=True, check=True)
+def output(*command: str | Path, **environment: str) -> str:
+    process = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, **environment}
+    )
     return process.stdout
+
+
+EXPONENTIALS = " ".join(f"{v:.3f}" for v in np.exp(np.arange(3)))
 
 
 @pytest.mark.parametrize("version", ["", VERSION, "0.0.1"])
@@ -110,9 +118,8 @@ def test_programs_of_cmake(headers: Path, version: str, tmp_path: Path) -> None:
     process = configured(headers, tmp_path, version)
     assert process.returncode == 0, process.stdout + process.stderr
     output("cmake", "--build", tmp_path)
-    expected = " ".join(f"{v:.3f}" for v in np.exp(np.arange(3)))
     for kind in ("a", "o", "so"):
-        assert output(tmp_path / f"with_{kind}") == f"0 {expected}\n", kind
+        assert output(tmp_path / f"with_{kind}") == f"0 {EXPONENTIALS}\n", kind
     for language in OPENING:
         program = tmp_path / f"opens_{language}"
         assert output(program, headers.parent / "double_net.so") == "0 \n"
@@ -150,6 +157,182 @@ def test_pkg_config(headers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert output(tmp_path / "program", headers.parent / "double_net.so") == "0 \n"
 
 
+MANIFEST = """
+[package]
+name = "digits"
+edition = "2021"
+[dependencies]
+tensorkiln = { path = "../include/rust" }
+[build-dependencies]
+tensorkiln = { path = "../include/rust" }
+"""
+SCRIPT = """
+fn main() -> tensorkiln::Result<()> {
+    tensorkiln::link_model("double_net")
+}
+"""
+BOTH = """
+use tensorkiln::{Executor, Library, View};
+
+extern "C" {
+    fn double_net_main(x: *const f32, y: *mut f32) -> std::ffi::c_int;
+}
+
+fn opened(library: tensorkiln::Result<Library>, x: &[f32]) -> tensorkiln::Result<Vec<f32>> {
+    let outputs = Executor::new(&library?)?.run("main", &[View::new(x, &[3])?])?;
+    outputs[0].values::<f32>().map(<[f32]>::to_vec)
+}
+
+fn main() {
+    let (x, mut y) = ([0.0_f32, 1.0, 2.0], vec![0.0_f32; 3]);
+    // SAFETY: as double_net.h declares it.
+    assert_eq!(unsafe { double_net_main(x.as_ptr(), y.as_mut_ptr()) }, 0);
+    println!("{:.3} {:.3} {:.3}", y[0], y[1], y[2]);
+    let path = std::env::args().nth(1).expect("a path");
+    for library in [Library::open(path), Library::named("double_net")] {
+        match opened(library, &x) {
+            Ok(values) => println!("{}", values == y),
+            Err(error) => println!("{} {error}", error.code()),
+        }
+    }
+}
+"""
+
+
+def test_a_project_of_cargo(headers: Path, tmp_path: Path) -> None:
+    """The model is linked in, found by its path, and by its name beside the program."""
+    cargo = require("cargo")
+    project, models = headers.parent / "digits", headers.parent
+    (project / "src").mkdir(parents=True)
+    for name, text in {"Cargo.toml": MANIFEST, "build.rs": SCRIPT, "src/main.rs": BOTH}.items():
+        (project / name).write_text(text)
+    common = (f"--manifest-path={project / 'Cargo.toml'}", f"--target-dir={tmp_path}", "--offline")
+    folders = {"DOUBLE_NET_LIB_DIR": str(models), "DOUBLE_NET_INCLUDE_DIR": str(headers)}
+    without = subprocess.run((cargo, "build", *common), capture_output=True, text=True, check=False)
+    assert without.returncode != 0 and "DOUBLE_NET_LIB_DIR is not set" in without.stderr
+    output(cargo, "build", *common, **folders)
+    program, beside = tmp_path / "debug/digits", tmp_path / "debug/double_net.so"
+    path = models / "double_net.so"
+    missing = f"100 no such file: '{beside}'"
+    assert run(program, path).stdout.splitlines() == [EXPONENTIALS, "true", missing]
+    shutil.copy(path, beside)
+    assert run(program, path).stdout.splitlines() == [EXPONENTIALS, "true", "true"]
+    content = bytearray(beside.read_bytes())
+    content[len(content) // 2] ^= 1
+    beside.write_bytes(content)
+    damaged = f"101 '{beside}' is damaged: its bytes are not those that were written"
+    assert run(program, path).stdout.splitlines() == [EXPONENTIALS, "true", damaged]
+
+
+def test_the_crate_can_be_published(headers: Path, tmp_path: Path) -> None:
+    command = (require("cargo"), "package", "--no-verify", "--offline")
+    manifest = headers / "rust" / "Cargo.toml"
+    build(*command, f"--manifest-path={manifest}", f"--target-dir={tmp_path}")
+    package = f"tensorkiln-{VERSION}"
+    with tarfile.open(tmp_path / "package" / f"{package}.crate") as archive:
+        names = {name.removeprefix(f"{package}/") for name in archive.getnames()}
+        file = archive.extractfile(f"{package}/Cargo.toml")
+        assert file is not None
+        fields = tomllib.loads(file.read().decode())
+    sources = {f"src/{path.name}" for path in (headers / "rust" / "src").iterdir()}
+    assert names == {"Cargo.toml", "Cargo.toml.orig", "Cargo.lock", "README.md", *sources}
+    about = fields["package"]
+    assert (about["name"], about["version"]) == ("tensorkiln", VERSION)
+    assert about["license"] and about["edition"] and about["rust-version"]
+    assert not [key for key in fields if "dependencies" in key]
+    texts = [path.read_text() for path in (headers / "rust").rglob("*.*")]
+    assert not [text for text in texts if str(headers) in text or "0.0.0" in text]
+
+
+LINKING = """
+fn main() {
+    let name = std::env::args().nth(1).unwrap_or_default();
+    if let Err(error) = tensorkiln::link_model(&name) {
+        println!("link {} {error}", error.code());
+    }
+    if let Err(error) = tensorkiln::Library::named(&name) {
+        println!("open {} {error}", error.code());
+    }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def linking(headers: Path, programs: Path) -> Path:
+    source = headers.parent / "linking.rs"
+    source.write_text(LINKING)
+    return rust_program(source, programs / "linking")
+
+
+def test_what_a_build_script_says(headers: Path, linking: Path) -> None:
+    models, text = headers.parent, (headers / "double_net.h").read_text()
+    place = models / "with a header"
+    place.mkdir()
+    shutil.copy(models / "double_net.a", place)
+    longer = text.replace("-lm", "-lm -l:libx.so.1 -L/opt/x /opt/x/y.a")
+    (place / "double_net.h").write_text(longer)
+    expected = [
+        "cargo:rerun-if-env-changed=DOUBLE_NET_LIB_DIR",
+        "cargo:rerun-if-env-changed=DOUBLE_NET_INCLUDE_DIR",
+        f"cargo:rerun-if-changed={place / 'double_net.h'}",
+        f"cargo:rerun-if-changed={place / 'double_net.a'}",
+        f"cargo:rustc-link-search=native={place}",
+        "cargo:rustc-link-lib=static:+verbatim=double_net.a",
+        *(f"cargo:rustc-link-lib={name}" for name in ("pthread", "dl", "m")),
+        "cargo:rustc-link-lib=dylib:+verbatim=libx.so.1",
+        "cargo:rustc-link-search=native=/opt/x",
+        "cargo:rustc-link-arg=/opt/x/y.a",
+    ]
+    lines = run(linking, "double_net", DOUBLE_NET_LIB_DIR=str(place)).stdout.splitlines()
+    assert lines[:-1] == expected and lines[-1].startswith("open 100 no such file: ")
+    without = text.replace("#define DOUBLE_NET_LINK", "#define DOUBLE_NET_OTHER")
+    (place / "double_net.h").write_text(without)  # as of a library that needs none
+    lines = run(linking, "double_net", DOUBLE_NET_LIB_DIR=str(place)).stdout.splitlines()
+    assert lines[:-1] == expected[:6]
+
+
+@pytest.mark.parametrize(
+    "name, folders, sentence",
+    [
+        ("net", {}, "link 20 NET_LIB_DIR is not set: it names the folder of net.a and net.h"),
+        ("net", {"NET_LIB_DIR": ""}, "link 20 NET_LIB_DIR is not set"),
+        ("net", {"NET_LIB_DIR": "/no"}, 'link 20 NET_LIB_DIR is "/no": No such file or directory'),
+        ("net", {"NET_LIB_DIR": "."}, "link 100 no such file: "),
+        ("double_net", {"DOUBLE_NET_LIB_DIR": "."}, "double_net.h'"),
+        ("double_net", {"DOUBLE_NET_LIB_DIR": ".", "DOUBLE_NET_INCLUDE_DIR": "x"}, '_DIR is "x": '),
+        ("2net", {}, 'link 10 a model is named as in its header, like "mlp", not "2net"'),
+        ("", {}, 'link 10 a model is named as in its header, like "mlp", not ""'),
+        (
+            "a/net",
+            {},
+            'open 10 a library is named without folder and suffix, like "mlp", not "a/net"',
+        ),
+        ("net.so", {}, "open 10 a library is named without folder and suffix"),
+    ],
+)
+def test_what_a_build_script_refuses(
+    headers: Path,
+    linking: Path,
+    name: str,
+    folders: dict[str, str],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(headers.parent)
+    assert sentence in run(linking, name, **folders).stdout
+
+
+def test_a_header_of_another_model(headers: Path, linking: Path, tmp_path: Path) -> None:
+    shutil.copy(headers.parent / "double_net.a", tmp_path / "net.a")
+    for text in ((headers / "double_net.h").read_text(), "#define NET_H\n"):
+        (tmp_path / "net.h").write_text(text)
+        output_text = run(linking, "net", NET_LIB_DIR=str(tmp_path)).stdout
+        assert f"link 101 '{tmp_path}/net.h' is not the header of that model\n" in output_text
+    (tmp_path / "net.h").write_text('#define NET_H 0x1u\n#define NET_LINK "/a\\303.a"\n')
+    output_text = run(linking, "net", NET_LIB_DIR=str(tmp_path)).stdout
+    assert "names libraries that cargo cannot be told: /a\\303.a" in output_text
+
+
 def test_the_command_line_writes_them(headers: Path, tmp_path: Path) -> None:
     import onnx
     from onnx import TensorProto, helper
@@ -161,6 +344,7 @@ def test_the_command_line_writes_them(headers: Path, tmp_path: Path) -> None:
     include = tmp_path / "include"
     line = ["compile", str(tmp_path / "net.onnx"), "-q", "-o", str(tmp_path / "net.so")]
     assert main([*line, "--headers", str(include)]) == 0
-    for name in ("tensorkiln-config.cmake", "tensorkiln-config-version.cmake", "tensorkiln.pc"):
+    cmake = ("tensorkiln-config.cmake", "tensorkiln-config-version.cmake")
+    for name in (*cmake, "tensorkiln.pc", "rust/Cargo.toml"):
         text = (include / name).read_text()
         assert text == (headers / name).read_text() and "@" not in text

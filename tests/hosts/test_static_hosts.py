@@ -12,7 +12,7 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.link.headers import write_headers
-from tests.hosts.build import ROOT, WARN, build, require, run
+from tests.hosts.build import COMPILER_SECONDS, ROOT, WARN, build, require, run
 
 pytestmark = pytest.mark.slow
 
@@ -86,11 +86,12 @@ def test_cargo_links_it_by_a_build_script(model: Path, tmp_path: Path) -> None:
     cargo = require("cargo")
     (tmp_path / "src").mkdir()
     shutil.copy(EXAMPLES / "main.rs", tmp_path / "src/main.rs")
-    (tmp_path / "Cargo.toml").write_text('[package]\nname = "host"\nedition = "2021"\n')
-    arguments = [str(model / "mlp.a"), *link_line(model)]
-    lines = "".join(f'    println!("cargo:rustc-link-arg={word}");\n' for word in arguments)
-    (tmp_path / "build.rs").write_text(f"fn main() {{\n{lines}}}\n")
-    build(cargo, "build", "-q", "--offline", "--manifest-path", tmp_path / "Cargo.toml")
+    crate = f'[build-dependencies]\ntensorkiln = {{ path = "{model / "rust"}" }}\n'
+    (tmp_path / "Cargo.toml").write_text(f'[package]\nname = "host"\nedition = "2021"\n{crate}')
+    (tmp_path / "build.rs").write_text('fn main() { tensorkiln::link_model("mlp").unwrap() }\n')
+    line = (cargo, "build", "-q", "--offline", "--manifest-path", tmp_path / "Cargo.toml")
+    process = run(*line, seconds=COMPILER_SECONDS, MLP_LIB_DIR=str(model))
+    assert process.returncode == 0, process.stderr
     says_the_same(tmp_path / "target/debug/host", model)
 
 

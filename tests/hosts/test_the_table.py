@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tensorkiln.link.headers import host_headers
-from tests.hosts.build import CRATE, HERE, ROOT
+from tensorkiln.link.headers import CRATE, host_headers
+from tests.hosts.build import HERE, ROOT
 
 PAGE = (ROOT / "docs/howto/hosts.md").read_text(encoding="utf-8")
 ROWS = [
@@ -19,12 +19,12 @@ ROWS = [
 PROGRAMS = {  # those of this folder are built and run by its tests
     "C": [*HERE.glob("*.c"), ROOT / "examples/c_host/any_model.c"],
     "C++": [*HERE.glob("*.cpp"), ROOT / "examples/cpp_host/main.cpp"],
-    "Rust": [*HERE.glob("*.rs"), CRATE / "src/main.rs"],
+    "Rust": [*HERE.glob("*.rs"), ROOT / "examples/rust_host/src/main.rs"],
 }
 HOSTS = {
     "C": [path for path in host_headers() if path.suffix == ".h"],
     "C++": [path for path in host_headers() if path.suffix == ".hpp"],
-    "Rust": [path for path in (CRATE / "src").glob("*.rs") if path.name != "main.rs"],
+    "Rust": [*(CRATE / "src").glob("*.rs")],
 }
 
 

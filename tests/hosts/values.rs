@@ -1,12 +1,12 @@
 //! As values.c.
 
-use kiln::{Element, Executor, Library, Value, View};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
+use tensorkiln::{Element, Executor, Library, Value, View};
 
 static IS_FAILING: AtomicBool = AtomicBool::new(false);
 static DESTROYED: AtomicI32 = AtomicI32::new(0);
 
-fn print_error<T>(result: kiln::Result<T>) {
+fn print_error<T>(result: tensorkiln::Result<T>) {
     match result {
         Ok(_) => println!("0 "),
         Err(error) => println!("{} {error}", error.code()),
@@ -21,22 +21,22 @@ impl Drop for Counted {
     }
 }
 
-fn hook() -> impl Fn(&[Value]) -> kiln::Result<Value> + Send + Sync {
+fn hook() -> impl Fn(&[Value]) -> tensorkiln::Result<Value> + Send + Sync {
     let counted = Counted;
     move |arguments| {
         let _ = &counted;
         match arguments {
             [one] if !IS_FAILING.load(SeqCst) => Ok(one.clone()),
-            _ => Err(kiln::Error::new(kiln::error::ERROR_CALLBACK, "the host said no")),
+            _ => Err(tensorkiln::Error::new(tensorkiln::error::ERROR_CALLBACK, "the host said no")),
         }
     }
 }
 
-fn number(value: &Value) -> kiln::Result<f32> {
+fn number(value: &Value) -> tensorkiln::Result<f32> {
     Ok(value.tensor()?.values::<f32>()?[0])
 }
 
-fn print_result(result: &Value, row: &Value) -> kiln::Result<()> {
+fn print_result(result: &Value, row: &Value) -> tensorkiln::Result<()> {
     let items = result.items()?;
     let tensors = items[2].items()?;
     let kept = tensors[2].tensor()?;
@@ -50,7 +50,7 @@ fn print_result(result: &Value, row: &Value) -> kiln::Result<()> {
     Ok(())
 }
 
-fn run(path: &str) -> kiln::Result<()> {
+fn run(path: &str) -> tensorkiln::Result<()> {
     let library = Library::open(path)?;
     let executor = Executor::new(&library)?;
     let row = library.make_tensor(&View::new(&[1.0_f32, 0.0, 2.0], &[3])?)?;
@@ -101,7 +101,7 @@ fn run(path: &str) -> kiln::Result<()> {
     Ok(())
 }
 
-fn main() -> kiln::Result<()> {
+fn main() -> tensorkiln::Result<()> {
     let path = std::env::args().nth(1).expect("a library");
     let library = Library::open(&path)?; // keeps it loaded, to be asked afterwards
     run(&path)?;

@@ -7,9 +7,9 @@
 //! of 0.25 for floating point), and for each output it prints the shape and the sum of the
 //! elements. Symbolic sizes such as `batch` are 1 unless the command line gives a number.
 
-use kiln::{Dim, Element, Error, Executor, Library, Param, Tensor};
 use std::collections::HashMap;
 use std::process::ExitCode;
+use tensorkiln::{Dim, Element, Error, Executor, Library, Param, Tensor};
 
 type Sizes = HashMap<String, i64>;
 
@@ -32,14 +32,14 @@ macro_rules! numbers {
 
 numbers! { f32: 0.25; f64: 0.25; i8: 1.0; i32: 1.0; i64: 1.0; u8: 1.0; }
 
-fn fill<T: Number>(tensor: &mut Tensor) -> kiln::Result<()> {
+fn fill<T: Number>(tensor: &mut Tensor) -> tensorkiln::Result<()> {
     for (i, value) in tensor.values_mut::<T>()?.iter_mut().enumerate() {
         *value = T::from((i % 7) as f64 * T::STEP);
     }
     Ok(())
 }
 
-fn sum<T: Number>(tensor: &Tensor) -> kiln::Result<f64> {
+fn sum<T: Number>(tensor: &Tensor) -> tensorkiln::Result<f64> {
     Ok(tensor.values::<T>()?.iter().map(|value| value.to()).sum())
 }
 
@@ -53,19 +53,19 @@ macro_rules! by_type {
             "int32" => $function::<i32>($($argument),*),
             "int64" => $function::<i64>($($argument),*),
             "uint8" => $function::<u8>($($argument),*),
-            other => Err(Error::new(kiln::error::ERROR_DTYPE, format!("this example knows no {other}"))),
+            other => Err(Error::new(tensorkiln::error::ERROR_DTYPE, format!("this example knows no {other}"))),
         }
     };
 }
 
-fn make_input(param: &Param, sizes: &Sizes) -> kiln::Result<Tensor> {
+fn make_input(param: &Param, sizes: &Sizes) -> tensorkiln::Result<Tensor> {
     let size = |dim: &Dim| match dim {
         Dim::Fixed(size) => *size,
         Dim::Open(name) => *sizes.get(name).unwrap_or(&1),
     };
     let shape: Vec<i64> = param.shape.iter().flatten().map(size).collect();
     let dtype = param.element_type().ok_or_else(|| {
-        Error::new(kiln::error::ERROR_DTYPE, format!("this example knows no {}", param.dtype))
+        Error::new(tensorkiln::error::ERROR_DTYPE, format!("this example knows no {}", param.dtype))
     })?;
     let mut made = Tensor::zeros(dtype, &shape)?;
     by_type!(param.dtype.as_str(), fill(&mut made))?;
@@ -81,11 +81,11 @@ fn list(library: &Library) {
     }
 }
 
-fn run(library: &Library, name: &str, sizes: &Sizes) -> kiln::Result<()> {
+fn run(library: &Library, name: &str, sizes: &Sizes) -> tensorkiln::Result<()> {
     let f = library.function(name)?;
     let executor = Executor::new(library)?;
     let inputs: Vec<Tensor> =
-        f.inputs.iter().map(|param| make_input(param, sizes)).collect::<kiln::Result<_>>()?;
+        f.inputs.iter().map(|param| make_input(param, sizes)).collect::<tensorkiln::Result<_>>()?;
     let views: Vec<_> = inputs.iter().map(Tensor::view).collect();
     for (param, output) in f.outputs.iter().zip(executor.run(name, &views)?) {
         let total = by_type!(param.dtype.as_str(), sum(&output))?;

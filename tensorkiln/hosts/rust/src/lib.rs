@@ -1,17 +1,4 @@
-//! Runs libraries compiled by Tensorkiln. Needs only the standard library and `dlopen`.
-//!
-//! ```no_run
-//! use kiln::{Executor, Library, View};
-//!
-//! fn main() -> kiln::Result<()> {
-//!     let library = Library::open("net.so")?;
-//!     let executor = Executor::new(&library)?;
-//!     let image = vec![0.0_f32; 784];
-//!     let outputs = executor.run("main", &[View::new(&image, &[1, 784])?])?;
-//!     println!("{:?}", outputs[0].values::<f32>()?);
-//!     Ok(())
-//! }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! A library stays loaded until all its `Library`, `Executor` and `Value` objects are dropped, in
 //! any order. Libraries and executors may be used by any number of threads at once; several threads
@@ -28,12 +15,14 @@ pub mod error;
 mod ffi;
 mod json;
 mod library_file;
+mod linking;
 mod loader;
 mod tensor;
 mod value;
 
 pub use error::{Error, Result};
 pub use library_file::{Dim, Function, Param};
+pub use linking::link_model;
 pub use loader::{Artifact, Module};
 pub use tensor::{
     Bool, DType, Element, Tensor, View, ViewMut, BF16, F16, F8, F8E4M3FN, F8E4M3FNUZ, F8E5M2,
@@ -44,6 +33,7 @@ pub use value::{Argument, Value};
 use ffi::{Api, RawValue};
 use library_file::join;
 use std::any::Any;
+use std::env::consts::DLL_SUFFIX;
 use std::ffi::{c_int, c_void, CString};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -88,6 +78,21 @@ impl Library {
             })?;
         }
         Ok(Library { loaded: Arc::new(loaded) })
+    }
+
+    /// Opens the library of that name in the folder of the program: for `mlp`, `mlp.so`.
+    /// `ERROR_NAME` for what is more than a name.
+    pub fn named(name: &str) -> Result<Library> {
+        if name.is_empty() || name.contains('/') || name.ends_with(DLL_SUFFIX) {
+            let sentence =
+                format!("a library is named without folder and suffix, like \"mlp\", not {name:?}");
+            return Err(Error::new(error::ERROR_NAME, sentence));
+        }
+        let file = format!("{name}{}", DLL_SUFFIX);
+        let program = std::env::current_exe().map_err(|why| {
+            Error::new(error::ERROR_FILE, format!("cannot find the program beside '{file}': {why}"))
+        })?;
+        Library::open(program.with_file_name(file))
     }
 
     /// Reads and loads the same file; tries again, up to 8 times, if it is replaced in between.

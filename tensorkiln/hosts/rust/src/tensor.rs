@@ -131,7 +131,7 @@ fn count(shape: &[i64]) -> Result<usize> {
 /// ```compile_fail,E0597
 /// let view = {
 ///     let row = vec![0.0_f32; 8];
-///     kiln::View::new(&row, &[8])
+///     tensorkiln::View::new(&row, &[8])
 /// };
 /// assert_eq!(view.unwrap().shape(), [8]);
 /// ```

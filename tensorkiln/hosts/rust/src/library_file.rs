@@ -359,7 +359,7 @@ fn require_plain(status: &Metadata) -> std::io::Result<()> {
     } else if status.is_dir() {
         Err(std::io::Error::from_raw_os_error(21))
     } else {
-        Err(std::io::Error::new(ErrorKind::Other, "it is not a plain file"))
+        Err(std::io::Error::other("it is not a plain file"))
     }
 }
 

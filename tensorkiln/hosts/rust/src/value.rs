@@ -18,7 +18,7 @@ use std::sync::Weak;
 /// Views of the content borrow the value, so this does not compile:
 ///
 /// ```compile_fail,E0515
-/// fn escapes(value: kiln::Value) -> kiln::View<'static> {
+/// fn escapes(value: tensorkiln::Value) -> tensorkiln::View<'static> {
 ///     value.tensor().unwrap()
 /// }
 /// ```
