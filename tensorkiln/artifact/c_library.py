@@ -36,7 +36,7 @@ _MATHEMATICAL = " ".join(f"{name} {name}f" for name in _MATHEMATICS.split())
 _RUNTIME = (
     "abort calloc clock_gettime close free getauxval getenv getpid getrlimit lseek madvise malloc "
     "mmap munmap open posix_memalign read realloc realpath sched_getaffinity sigfillset snprintf "
-    "strchr strcmp strerror strlen strncmp strrchr strtol syscall sysconf vsnprintf write"
+    "strchr strcmp strerror strlen strncmp strrchr strtol syscall vsnprintf write"
 )
 _THREADS = (
     "pthread_attr_getstack pthread_create pthread_getattr_np pthread_getspecific pthread_join "
@@ -54,7 +54,7 @@ class SystemNeed(JsonRecord):
     version: Annotated[str, word(r"\d{1,9}(\.\d{1,9}){0,3}", "a version, such as 2.17")]
 
     def __str__(self) -> str:
-        return f"{self.name} {self.version} or newer"
+        return f"{self.name} {C_LIBRARIES[self.name].counted}{self.version} or newer"
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -70,7 +70,8 @@ class SystemNeed(JsonRecord):
 @dataclass(frozen=True, slots=True)
 class CLibrary:
     """A C library: its name, what triples call it, the oldest version that linked libraries run on,
-    by architecture (of all others under ''), and its license.
+    by architecture (of all others under ''), its license, and what is written before its versions
+    (`API 24`).
 
     `files` are the symbols that libraries may use, by the name of the file (DT_NEEDED) that has
     them, `loaders` name and symbols of the dynamic loader's file, by architecture, and
@@ -82,6 +83,7 @@ class CLibrary:
     environment: str
     oldest: Mapping[str, str]
     license: str
+    counted: str
     files: Mapping[str, str]
     loaders: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     other_files: tuple[str, ...] = ()
@@ -120,10 +122,11 @@ GLIBC = CLibrary(
     "gnu",
     {"": "2.17", "riscv64": "2.27"},
     "LGPL-2.1-or-later",
+    "",
     {
         "libc.so.6": (
             "__cxa_atexit __cxa_finalize __errno_location __register_atfork dl_iterate_phdr "
-            f"pthread_attr_destroy pthread_self {_RUNTIME} {_PLAIN}"
+            f"pthread_attr_destroy pthread_self sysconf {_RUNTIME} {_PLAIN}"
         ),
         "libm.so.6": _MATHEMATICAL,
         "libpthread.so.0": _THREADS,
@@ -156,10 +159,11 @@ MUSL = CLibrary(
     "musl",
     {"": "1.1"},
     "MIT",
+    "",
     {
         "libc.so": (
             "__errno_location __tls_get_addr dl_iterate_phdr pthread_atfork pthread_attr_destroy "
-            f"pthread_self {_RUNTIME} {_THREADS} {_LOADER} {_PLAIN} {_MATHEMATICAL}"
+            f"pthread_self sysconf {_RUNTIME} {_THREADS} {_LOADER} {_PLAIN} {_MATHEMATICAL}"
         )
     },
     other_files=(
@@ -167,9 +171,26 @@ MUSL = CLibrary(
         *("ld-musl-x86_64.so.1", "ld-musl-aarch64.so.1", "ld-musl-riscv64.so.1"),
     ),
 )
+# Android's. C is compiled for it with musl's headers (link/object_format.py): here is only what
+# these declare as bionic does, so that a call of anything else is an error of the link.
+BIONIC = CLibrary(
+    "bionic",
+    "android",
+    {"": "24"},
+    "BSD-2-Clause",
+    "API ",
+    {
+        "libc.so": (
+            "__cxa_atexit __cxa_finalize __errno __register_atfork pthread_attr_destroy "
+            f"ldexp pthread_self {_RUNTIME} {_THREADS} {_PLAIN}"
+        ),
+        "libm.so": _MATHEMATICAL.replace(" ldexp ", " "),
+        "libdl.so": f"dl_iterate_phdr {_LOADER}",
+    },
+)
 # What a library needs whose metadata does not say it: that of the first architectures.
 GLIBC_NEED = GLIBC.need("")
-C_LIBRARIES: Mapping[str, CLibrary] = {row.name: row for row in (GLIBC, MUSL)}
+C_LIBRARIES: Mapping[str, CLibrary] = {row.name: row for row in (GLIBC, MUSL, BIONIC)}
 
 MATHEMATICS = frozenset(_MATHEMATICAL.split())
 # All symbols that a link can find outside the library, on any system: code has the same names

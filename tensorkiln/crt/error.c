@@ -17,8 +17,10 @@
  * would be code of this library, which may be unloaded before the thread ends. */
 #define THREAD_ROOM ((size_t)64 << 10) /* more than kiln_thread, and a table of libraries */
 
+/* Where there are no such variables, each thread has a block of memory instead, and ends it by a
+ * function of the C library. At the end of this library the blocks of threads that go on are left. */
+
 enum { NO_KEY, MAKING, MADE, REFUSED };
-static __thread kiln_thread variables;
 static uintptr_t key; /* atomic: calls go on after exit() has deleted it, and make another one */
 static int key_state;
 
@@ -36,6 +38,22 @@ static int has_key(void)
     __atomic_store_n(&key_state, state, __ATOMIC_RELEASE);
     return state == MADE;
 }
+
+#if defined(KILN_OS_NO_THREAD_VARIABLES)
+static kiln_thread *first_use(void)
+{
+    while (!has_key()) {
+        if (__atomic_load_n(&key_state, __ATOMIC_ACQUIRE) == REFUSED)
+            return NULL;
+        kiln_os_yield(); /* another thread is making it */
+    }
+    kiln_thread *const thread = calloc(1, sizeof *thread);
+    if (thread != NULL)
+        kiln_os_set_value(__atomic_load_n(&key, __ATOMIC_RELAXED), thread);
+    return thread;
+}
+#else
+static __thread kiln_thread variables;
 
 /* A function of its own: compilers ask for the address of `variables` at the beginning of the function that
  * uses it. */
@@ -56,6 +74,7 @@ __attribute__((noinline)) static kiln_thread *first_use(void)
         kiln_os_set_value(__atomic_load_n(&key, __ATOMIC_RELAXED), thread);
     return thread;
 }
+#endif
 
 kiln_thread *kiln_this_thread(void)
 {
@@ -67,6 +86,12 @@ kiln_thread *kiln_this_thread(void)
 
 void kiln_forget_threads(void)
 {
+#if defined(KILN_OS_NO_THREAD_VARIABLES)
+    if (kiln_is_exiting()) /* calls of other threads go on, in their blocks */
+        return;
+    if (__atomic_load_n(&key_state, __ATOMIC_ACQUIRE) == MADE)
+        free(kiln_os_value(__atomic_load_n(&key, __ATOMIC_RELAXED)));
+#endif
     if (__atomic_load_n(&key_state, __ATOMIC_ACQUIRE) == MADE)
         kiln_os_delete_key(__atomic_load_n(&key, __ATOMIC_RELAXED));
     __atomic_store_n(&key_state, NO_KEY, __ATOMIC_RELEASE);

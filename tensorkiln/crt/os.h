@@ -65,6 +65,11 @@ int kiln_os_new_key(uintptr_t *key);
 void kiln_os_delete_key(uintptr_t key);
 void *kiln_os_value(uintptr_t key);
 void kiln_os_set_value(uintptr_t key, void *value);
+/* Defined where libraries cannot have variables of threads: Android has them from API 29 on. Values of
+ * keys are then ended with what kiln_os_deleter() returns when their thread ends. */
+#if defined(__ANDROID__)
+#define KILN_OS_NO_THREAD_VARIABLES 1
+#endif
 /* Let another thread that is ready run on this processor; return at once if there is none. */
 void kiln_os_yield(void);
 /* Sleep while *word == value; may wake up spuriously. */

@@ -24,6 +24,15 @@
 #include <sys/syscall.h>
 #endif
 
+/* The packaged compiler has no headers of bionic, and compiles with musl's. These differ in the place of
+ * errno, in numbers of sysconf(), which is not called here, and in stdin, stdout and stderr; what they
+ * agree in is in tests/emulated/bionic_abi.c. */
+#if defined(__ANDROID__)
+extern int *__errno(void);
+#undef errno
+#define errno (*__errno())
+#endif
+
 /* An array of -1 elements is refused: numbers of threads and keys fit into os.h's. */
 typedef char kiln_os_fits[sizeof(pthread_t) <= sizeof(uintptr_t) &&
                                   sizeof(pthread_key_t) <= sizeof(uintptr_t) &&
@@ -46,7 +55,11 @@ kiln_os_free kiln_os_deleter(void)
 
 int64_t kiln_os_page_size(void)
 {
+#if defined(__ANDROID__)
+    return (int64_t)getauxval(AT_PAGESZ);
+#else
     return sysconf(_SC_PAGESIZE);
+#endif
 }
 
 static void *mapped(size_t bytes, int protection, int flags)
@@ -182,10 +195,16 @@ char *kiln_os_stack(size_t *size)
     return (char *)__builtin_frame_address(0) - *size;
 }
 
+#if defined(KILN_OS_NO_THREAD_VARIABLES)
+#define VALUE_DELETER free
+#else
+#define VALUE_DELETER NULL
+#endif
+
 int kiln_os_new_key(uintptr_t *key)
 {
     pthread_key_t made;
-    if (pthread_key_create(&made, NULL) != 0)
+    if (pthread_key_create(&made, VALUE_DELETER) != 0)
         return 0;
     *key = (uintptr_t)made;
     return 1;
@@ -387,8 +406,8 @@ int32_t kiln_os_process_id(void)
     return getpid();
 }
 
-#if defined(__GLIBC__)
-/* __register_atfork() is what pthread_atfork() calls, which is in a static part of glibc that
+#if defined(__GLIBC__) || defined(__ANDROID__)
+/* __register_atfork() is what pthread_atfork() calls, which is in a static part of glibc, and of bionic, that
  * libraries are not linked with. It is weak because musl, where some load libraries for glibc, does
  * not have it. The handlers of both functions have an owner: __cxa_finalize(owner) removes them, so
  * that none is called after the library is unloaded. */
@@ -551,8 +570,12 @@ static int allowed_processors(void)
             count += CPU_ISSET(i, &set) != 0;
         return count > 0 ? count : 1;
     }
+#if defined(__ANDROID__)
+    return 1; /* no kernel of Android has more processors than a set */
+#else
     const long online = sysconf(_SC_NPROCESSORS_ONLN); /* more than 1024 processors */
     return online < 1 ? 1 : (int)online;
+#endif
 }
 
 int kiln_os_processors(void)

@@ -8,13 +8,14 @@ of C everywhere: a format that puts something before them does so in its reader 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from tensorkiln.artifact import read_binary
-from tensorkiln.artifact.c_library import GLIBC, MUSL, CLibrary, SystemNeed
+from tensorkiln.artifact.c_library import BIONIC, GLIBC, MUSL, CLibrary, SystemNeed
 from tensorkiln.base.cache import Cache
 from tensorkiln.base.errors import InternalError, UnsupportedError
 from tensorkiln.link.data_section import DataSection, SectionUse, WeightsPlacement
@@ -51,9 +52,9 @@ class ObjectFormat:
     os_source: str  # the file of crt that asks the system
 
     # The packaged compiler's name of an architecture, and of the version of the system's C library
-    # that libraries need at least; flags of every compile and link; how commands of the packaged
-    # linker begin.
-    compiler_target: Callable[[str, str], str]
+    # that libraries need at least, with further options for it; flags of every compile and link;
+    # how commands of the packaged linker begin.
+    compiler_target: Callable[[str, str], tuple[str, ...]]
     c_flags: tuple[str, ...]
     link_flags: tuple[str, ...]
     linker: tuple[str, ...]
@@ -99,7 +100,7 @@ ELF = ObjectFormat(
     object_suffix=read_binary.ELF.object_suffix,
     archive_suffix=".a",
     os_source="os_posix.c",
-    compiler_target=lambda arch, version: f"{arch}-linux-gnu.{version}",
+    compiler_target=lambda arch, version: (f"{arch}-linux-gnu.{version}",),
     c_flags=(
         "-std=c99",
         "-O2",
@@ -146,12 +147,29 @@ ELF = ObjectFormat(
 )
 MUSL_ELF = replace(
     ELF,
-    compiler_target=lambda arch, _version: f"{arch}-linux-musl",
+    compiler_target=lambda arch, _version: (f"{arch}-linux-musl",),
     libraries=(),  # its compilers find all in libc
     c_library=MUSL,
 )
+# The packaged compiler has no headers of bionic. Musl's declare the same functions, constants and
+# structs, with the exceptions that crt/os_posix.c names; what Android asks of code besides is that
+# x18 is not used. (As `-android` it would call functions of a library of compilers for each atomic
+# operation.) Pages of Android 15 may have 16 KiB.
+_RESERVED = {"aarch64": ("-mcpu=generic+reserve_x18",)}
+ANDROID_ELF = replace(
+    ELF,
+    compiler_target=lambda arch, _version: (f"{arch}-linux-musl", *_RESERVED.get(arch, ())),
+    c_flags=(*ELF.c_flags, "-D__ANDROID__=1"),
+    link_flags=(*ELF.link_flags, "-z", "max-page-size=16384"),
+    libraries=("-ldl", "-lm"),
+    c_library=BIONIC,
+)
 # Systems and environments of triples (`library_system` in target/triple.py) -> their format.
-FORMATS: Mapping[str, ObjectFormat] = {"linux-gnu": ELF, "linux-musl": MUSL_ELF}
+FORMATS: Mapping[str, ObjectFormat] = {
+    "linux-gnu": ELF,
+    "linux-musl": MUSL_ELF,
+    "linux-android": ANDROID_ELF,
+}
 
 
 def library_arch(triple: str) -> str:
@@ -182,7 +200,9 @@ def driver_format(triple: str) -> ObjectFormat:
 
 def system_need(triple: str) -> SystemNeed:
     """What libraries for a triple need of the system at least."""
-    return driver_format(triple).c_library.need(triple.partition("-")[0])
+    need = driver_format(triple).c_library.need(triple.partition("-")[0])
+    level = re.search(r"android(\d+)\Z", triple)
+    return replace(need, version=level[1]) if level else need
 
 
 def rename_symbols(data: bytes | bytearray | memoryview, names: Mapping[str, str]) -> bytes:

@@ -125,7 +125,7 @@ class ZigToolchain:
     @property
     def identity(self) -> str:
         """Version and target."""
-        return f"zig {_zig_version(zig_path())} {self._target}"
+        return f"zig {_zig_version(zig_path())} {' '.join(self._target)}"
 
     @property
     def format(self) -> ObjectFormat:
@@ -133,7 +133,7 @@ class ZigToolchain:
         return format_of(self.triple)
 
     @property
-    def _target(self) -> str:
+    def _target(self) -> tuple[str, ...]:
         version = system_need(self.triple).version
         return self.format.compiler_target(library_arch(self.triple), version)
 
@@ -146,7 +146,7 @@ class ZigToolchain:
         """Run once per source: given several, `zig cc -c` writes the first object only."""
         flags = [*self.format.c_flags, *options, "-fno-sanitize=undefined"]
         flags.append(f"-ffile-prefix-map={folder}=.")
-        command = ["cc", "-target", self._target, *flags, "-I", str(include), "-c"]
+        command = ["cc", "-target", *self._target, *flags, "-I", str(include), "-c"]
         objects = [_object_name(source, self.format) for source in sources]
         for source, output in zip(sources, objects, strict=True):
             self._zig([*command, source, "-o", output], folder)
@@ -154,7 +154,7 @@ class ZigToolchain:
 
     def assemble(self, source: str, folder: Path) -> str:
         """Assemble one file of `folder`; return the object's name."""
-        self._zig(["cc", "-target", self._target, "-c", source], folder)
+        self._zig(["cc", "-target", *self._target, "-c", source], folder)
         return _object_name(source, self.format)
 
     def link(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from tensorkiln.base.errors import UnsupportedError, UserError, nearest
 from tensorkiln.target.isa import ISAS
@@ -12,9 +13,30 @@ DEFAULT = "x86_64-unknown-linux-gnu"
 # Architectures that the compiler itself generates code for.
 LIBRARIES = ("x86_64", "aarch64", "riscv64")
 
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What libraries are made for: the architectures, and the oldest version that a triple may name
+    (`android26`), which is meant where it names none; '' where triples name no version."""
+
+    architectures: tuple[str, ...] = LIBRARIES
+    oldest: str = ""
+
+    @property
+    def number(self) -> int:
+        """The oldest version, 0 for none."""
+        return int(self.oldest or 0)
+
+
 # Operating systems that libraries are made for -> environments, of which each has a row in
-# `link/object_format.py`; a triple without an environment has the first one.
-LIBRARY_SYSTEMS: Mapping[str, tuple[str, ...]] = {"linux": ("gnu", "musl")}
+# `link/object_format.py`. A triple without an environment has the first one.
+LIBRARY_SYSTEMS: Mapping[str, Mapping[str, Environment]] = {
+    "linux": {
+        "gnu": Environment(),
+        "musl": Environment(),
+        "android": Environment(("x86_64", "aarch64"), "24"),
+    }
+}
 
 _ALIASES: dict[str, str] = {
     "x86-64": "x86_64",
@@ -40,8 +62,9 @@ _ENVIRONMENTS = ("gnu", "musl", "android", "msvc", "elf", *_ARM_ENVIRONMENTS)
 def canonical_triple(text: str, place: str = "target.mtriple") -> str:
     """Return `text` as canonical `arch-vendor-os[-environment]`.
 
-    Aliases are replaced and a missing vendor is filled in: `arm64-linux` becomes
-    `aarch64-unknown-linux`, `arm64-macos` becomes `aarch64-apple-macos`. Raises UserError (code
+    Aliases are replaced, a missing vendor and the level of Android's API are filled in:
+    `arm64-linux` becomes `aarch64-unknown-linux`, `arm64-macos` becomes `aarch64-apple-macos`, and
+    `arm64-linux-android` becomes `aarch64-unknown-linux-android24`. Raises UserError (code
     `bad-triple`) naming the unknown part.
     """
     # The architecture x86-64 contains the separator.
@@ -65,7 +88,11 @@ def canonical_triple(text: str, place: str = "target.mtriple") -> str:
     if len(parts) == 4:
         arm = parts[0].startswith(("arm", "thumb"))
         environments = _ARM_ENVIRONMENTS if arm else _ENVIRONMENTS
-        _known(parts[3], environments, "environment", text, place)
+        level = parts[3].removeprefix("android")
+        is_level = level != parts[3] and level.isdecimal() and level.isascii() and len(level) < 4
+        _known("android" if is_level else parts[3], environments, "environment", text, place)
+        if parts[3] == "android":
+            parts[3] += LIBRARY_SYSTEMS["linux"]["android"].oldest
     return "-".join(parts)
 
 
@@ -77,23 +104,36 @@ def require_library(triple: str, place: str) -> str:
     machine.
     """
     arch, _, system, *environment = canonical_triple(triple, place).split("-")
-    environments = LIBRARY_SYSTEMS.get(system, ())
+    environments = LIBRARY_SYSTEMS.get(system, {})
     if arch not in LIBRARIES:
         raise UnsupportedError(
             f"no code is generated for {arch} yet, as triple {triple!r} asks",
             where=place,
             hint=f"architectures that work: {', '.join(LIBRARIES)}; kind 'c' makes C for any",
         )
-    if not environments or (environment and environment[0] not in environments):
+    text = environment[0] if environment else next(iter(environments), "")
+    name = text.rstrip("0123456789")
+    row = environments.get(name)
+    if row is None or arch not in row.architectures or int(text[len(name) :] or 0) < row.number:
         system_text = "-".join((system, *environment))
-        ends = [f"{s}-{e}" for s, names in LIBRARY_SYSTEMS.items() for e in names]
-        works = ", ".join(f"{a}-{end}" for end in ends for a in LIBRARIES)
+        is_other = row is not None and arch not in row.architectures
         raise UnsupportedError(
-            f"no library is made for {system_text} yet, as triple {triple!r} asks",
+            f"no library is made for {system_text}{f' on {arch}' if is_other else ''} yet, as "
+            f"triple {triple!r} asks",
             where=place,
-            hint=f"triples that work: {works}",
+            hint=f"triples that work: {', '.join(library_triples())}",
         )
     return arch
+
+
+def library_triples() -> tuple[str, ...]:
+    """A triple, `x86_64-linux-gnu`, of each machine that libraries are made for."""
+    return tuple(
+        f"{arch}-{system}-{name}{row.oldest}"
+        for system, environments in LIBRARY_SYSTEMS.items()
+        for name, row in environments.items()
+        for arch in row.architectures
+    )
 
 
 def library_system(triple: str) -> str:
@@ -102,7 +142,7 @@ def library_system(triple: str) -> str:
     libraries are made for."""
     parts = triple.split("-")
     for i, system in enumerate(map(_system, parts)):
-        environments = LIBRARY_SYSTEMS.get(system, ())
+        environments = list(LIBRARY_SYSTEMS.get(system, ()))
         end = "".join(parts[i + 1 :])
         if environments:
             name = next((e for e in environments if end.startswith(e)), environments[0])

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from tensorkiln.runtime import Executor
 from tensorkiln.runtime.library_file import read_library_file
 from tensorkiln.runtime.tensor import dtype_named
 from tensorkiln.target import Target
+from tensorkiln.target.triple import LIBRARY_SYSTEMS
 from tests.codegen.c_like.build import compiler
 
 Array = np.ndarray
@@ -44,11 +45,19 @@ class Machine:
     get: str
     folder: str = ""
     loader: str = "lib/ld-linux-*"
+    # What libraries are compiled for, where it is another system: the driver then has what that has
+    # and this has not, in a further source.
+    stood_in_for: str = ""
 
     @property
     def target(self) -> str:
         """The triple that libraries are compiled for."""
-        return self.triple.rstrip(".0123456789")
+        return self.stood_in_for or self.triple.rstrip(".0123456789")
+
+    @property
+    def sources(self) -> tuple[Path, ...]:
+        """Further sources of programs."""
+        return (Path(__file__).parent / "bionic.c",) if self.stood_in_for else ()
 
     @property
     def is_here(self) -> bool:
@@ -95,7 +104,7 @@ class Machine:
         environ = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": place, "ZIG_LOCAL_CACHE_DIR": place}
         command = [zig_path(), "cc", "-target", self.triple, "-std=c99", "-D_GNU_SOURCE", "-O2"]
         command += ["-Wall", "-Wextra", "-Werror", "-I", CRT, *arguments, "-o", output]
-        command += ["-dynamic"]  # which for musl is not usual
+        command += ["-dynamic", "-rdynamic", *self.sources]  # which for musl is not usual
         subprocess.run([*map(str, command), "-lpthread", "-ldl"], env=environ, check=True)
         return output
 
@@ -124,6 +133,12 @@ MUSL = (
         "/",
         "lib/ld-musl-riscv64.*",
     ),
+)
+# The functions of bionic that libraries use are musl's, but for two that bionic.c has.
+ANDROID = tuple(
+    replace(machine, stood_in_for=f"{machine.arch}-linux-android")
+    for machine in MUSL
+    if machine.arch in LIBRARY_SYSTEMS["linux"]["android"].architectures
 )
 # Processors that qemu knows by name have just their features: an instruction that is too new is
 # an illegal one. Others are all features that it has; of RISC-V those of RV64GC and the vectors.

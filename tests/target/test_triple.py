@@ -20,7 +20,7 @@ from tensorkiln.base.progress import Progress
 from tensorkiln.cli.library_report import report_text
 from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.ir.module import IRModule
-from tensorkiln.link.object_format import FORMATS, format_of, library_arch
+from tensorkiln.link.object_format import FORMATS, format_of, library_arch, system_need
 from tensorkiln.options import target_of
 from tensorkiln.pipeline import plan_for
 from tensorkiln.target import Target
@@ -89,7 +89,8 @@ MADE = {
     f"{arch}-{vendor}linux{environment}"
     for arch in ("x86_64", "amd64", "aarch64", "arm64", "riscv64")
     for vendor in ("", "unknown-", "pc-", "none-", "apple-")
-    for environment in ("", "-gnu", "-musl")
+    for environment in ("", "-gnu", "-musl", "-android")
+    if (arch, environment) != ("riscv64", "-android")
 }
 MODULE = graph(lambda g, x: g.relu(x), x=(4,))
 
@@ -131,19 +132,21 @@ def test_every_triple_is_one_of_ours_or_refused_by_name(arch: str) -> None:
 
 
 def test_every_system_of_libraries_has_a_format() -> None:
-    systems = {f"{s}-{name}" for s, names in LIBRARY_SYSTEMS.items() for name in names}
-    assert FORMATS.keys() == systems
+    systems = {f"{s}-{e}": v for s, names in LIBRARY_SYSTEMS.items() for e, v in names.items()}
+    assert FORMATS.keys() == systems.keys()
     for system, row in FORMATS.items():
         assert library_system(f"x86_64-unknown-{system}") == system
         assert system.endswith(f"-{row.c_library.environment}")
         assert C_LIBRARIES[row.c_library.name] is row.c_library
+        for arch in systems[system].architectures:
+            assert systems[system].oldest in ("", row.c_library.need(arch).version)
 
 
 @pytest.mark.parametrize(
     "triple",
     [
         *("x86_64-linux", "amd64-pc-linux-gnu", "arm64-linux-gnu", "riscv64-linux-gnu"),
-        *("amd64-linux-musl", "arm64-linux-musl", "riscv64-linux-musl"),
+        *("amd64-linux-musl", "arm64-linux-musl", "riscv64-linux-musl", "arm64-linux-android"),
     ],
 )
 def test_what_is_made_is_for_that_machine(triple: str, tmp_path: Path) -> None:
@@ -237,6 +240,19 @@ def test_the_command_says_so(model: bytes, tmp_path: Path) -> None:
     )
     report = json.loads(process.stdout)
     assert report["ok"] is False and report["issues"][0]["node"] == "target.kind"
+
+
+def test_levels_of_android() -> None:
+    """The least one is meant where a triple names none, and an older one is refused."""
+    for text, level in (("arm64-linux-android", "24"), ("aarch64-linux-android35", "35")):
+        assert Target({"mtriple": text}).mtriple == f"aarch64-unknown-linux-android{level}"
+        assert system_need(Target({"mtriple": text}).mtriple).version == level
+    error = refusal({"mtriple": "x86_64-linux-android23"})
+    assert isinstance(error, UnsupportedError)
+    assert "no library is made for linux-android23" in error.issues[0].message
+    assert "x86_64-linux-android24" in error.issues[0].hint
+    for text in ("x86_64-linux-android-24", "x86_64-linux-android2400", "x86_64-linux-androidx"):
+        assert isinstance(refusal({"mtriple": text}), UserError)
 
 
 def test_llvmjit_is_for_this_system() -> None:
