@@ -87,8 +87,6 @@ kiln_thread *kiln_this_thread(void)
 void kiln_forget_threads(void)
 {
 #if defined(KILN_OS_NO_THREAD_VARIABLES)
-    if (kiln_is_exiting()) /* calls of other threads go on, in their blocks */
-        return;
     if (__atomic_load_n(&key_state, __ATOMIC_ACQUIRE) == MADE)
         free(kiln_os_value(__atomic_load_n(&key, __ATOMIC_RELAXED)));
 #endif

@@ -25,6 +25,10 @@ KILN_API void kiln_unload(void)
 #endif
     kiln_leave_pool(kiln_is_exiting());
     kiln_unwatch_process();
+#if defined(KILN_OS_NO_THREAD_VARIABLES)
+    if (kiln_is_exiting()) /* calls of other threads go on, with what error.c keeps of them */
+        return;
+#endif
     kiln_forget_threads();
 }
 
