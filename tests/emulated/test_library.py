@@ -144,6 +144,46 @@ def test_a_c_program(processors: Processors, tmp_path: Path) -> None:
     np.testing.assert_allclose(got, want[0], rtol=1e-5, atol=1e-5)
 
 
+ROUNDING = """
+#include "@NAME@.h"
+#include <fenv.h>
+#include <stdio.h>
+#include <string.h>
+static float x[64 * 300], one[64 * 40], several[64 * 40], usual[64 * 40];
+int main(void)
+{
+    for (int i = 0; i < 64 * 300; i++)
+        x[i] = 1.0f / (float)(i + 3);
+    @NAME@_set_num_threads(4);
+    int code = @NAME@_main(x, usual);
+    fesetround(FE_UPWARD);
+    code |= @NAME@_main(x, several);
+    @NAME@_set_num_threads(1);
+    code |= @NAME@_main(x, one);
+    printf("%d %d %d\\n", code, memcmp(one, several, sizeof one) == 0,
+           memcmp(one, usual, sizeof one) == 0);
+    return 0;
+}
+"""
+
+
+def test_threads_round_as_their_caller(processors: Processors, tmp_path: Path) -> None:
+    """The state in which a thread computes goes with the loop to the threads of the pool."""
+    w = rand(300, 40)
+    module = graph(lambda g, x: g.linear(x, w), x=(64, 300))
+    exe = tk.compile(module, {"mtriple": processors.triple})
+    archive = exe.export_library(tmp_path / "net.a")
+    (tmp_path / f"{exe.name}.h").write_text(exe.header())
+    (tmp_path / "main.c").write_text(ROUNDING.replace("@NAME@", exe.name))
+    machine = processors.machine
+    arguments = (tmp_path / "main.c", archive, "-I", tmp_path, "-lm")
+    program = machine.build(tmp_path / "program", *arguments)
+    process = subprocess.run(
+        machine.command(processors.plain, program), check=True, capture_output=True, text=True
+    )
+    assert process.stdout == "0 1 0\n"
+
+
 def test_weights_beside_the_library(processors: Processors, tmp_path: Path) -> None:
     """Pages may be larger there; what is mapped must begin at one."""
     path = sample.build(tmp_path / "mlp.so", triple=processors.triple, beside=())

@@ -92,9 +92,9 @@ def headers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def configured(
-    headers: Path, build: Path, version: str = "", header: str = ""
+    headers: Path, build: Path, version: str = "", header: str = "", commands: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    text = LISTS.replace("@VERSION@", version).replace("@HEADER@", header)
+    text = LISTS.replace("@VERSION@", version).replace("@HEADER@", header) + commands
     (headers.parent / "programs" / "CMakeLists.txt").write_text(text)
     command = [require("cmake"), "-S", headers.parent / "programs", "-B", build]
     command.append(f"-Dtensorkiln_DIR={headers}")
@@ -143,6 +143,36 @@ def test_what_cmake_is_told(
     process = configured(headers, tmp_path, version, header)
     assert process.returncode != 0
     assert sentence in " ".join(process.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("file", "sentence"),
+    [
+        ("opening.c", "a compiled model ends with .a, .o or .so, not opening.c"),
+        ("../double_net", "a compiled model ends with .a, .o or .so, not ../double_net"),
+        ("../double_net.a.txt", "not ../double_net.a.txt"),
+    ],
+)
+def test_what_cmake_takes_for_no_model(
+    headers: Path, file: str, sentence: str, tmp_path: Path
+) -> None:
+    for tool in ("cmake", "make", "gcc", "g++"):
+        require(tool)
+    process = configured(headers, tmp_path, commands=f"tensorkiln_add_library(other {file})\n")
+    assert process.returncode != 0
+    assert sentence in " ".join(process.stderr.split())
+
+
+def test_cmake_takes_a_model_for_musl(headers: Path, tmp_path: Path) -> None:
+    """Whose header names no libraries: its compilers find all in one."""
+    for tool in ("cmake", "make", "gcc", "g++"):
+        require(tool)
+    exe = tk.compile(NETWORK, {"mtriple": "x86_64-linux-musl", "mcpu": "x86-64-v2"}, name="small")
+    exe.export_library(tmp_path / "small.a")
+    (tmp_path / "small.h").write_text(exe.header())
+    commands = f'tensorkiln_add_library(small "{tmp_path}/small.a" HEADER "{tmp_path}/small.h")\n'
+    process = configured(headers, tmp_path / "build", commands=commands)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def test_pkg_config(headers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,19 +29,22 @@ _KINDS: Mapping[SectionUse, tuple[int, int]] = {
 class Machine(NamedTuple):
     """e_machine, e_flags of an object without code, and the types of 64-bit relocations for the
     address of a symbol and for the distance to one: of two types, the first adds the address of
-    the symbol, the second takes off that of the word."""
+    the symbol, the second takes off that of the word. In linked files `relative` is the type for
+    the address at which the file is loaded, and a distance."""
 
     number: int
     flags: int
+    relative: int
     relocations: Mapping[str, tuple[int, ...]]
 
 
-# R_X86_64_64, R_X86_64_PC64; R_AARCH64_ABS64, R_AARCH64_PREL64; R_RISCV_64, R_RISCV_ADD64 and
-# R_RISCV_SUB64, where the flag is EF_RISCV_FLOAT_ABI_DOUBLE, floats are passed in registers.
+# R_*_RELATIVE; R_X86_64_64, R_X86_64_PC64; R_AARCH64_ABS64, R_AARCH64_PREL64; R_RISCV_64,
+# R_RISCV_ADD64 and R_RISCV_SUB64. The flag is EF_RISCV_FLOAT_ABI_DOUBLE: floats are passed in
+# registers.
 MACHINES = {
-    "x86_64": Machine(62, 0, {"absolute": (1,), "distance": (24,)}),
-    "aarch64": Machine(183, 0, {"absolute": (257,), "distance": (260,)}),
-    "riscv64": Machine(243, 4, {"absolute": (2,), "distance": (35, 39)}),
+    "x86_64": Machine(62, 0, 8, {"absolute": (1,), "distance": (24,)}),
+    "aarch64": Machine(183, 0, 1027, {"absolute": (257,), "distance": (260,)}),
+    "riscv64": Machine(243, 4, 3, {"absolute": (2,), "distance": (35, 39)}),
 }
 
 HEADER = struct.Struct("<4s12xHHIQQQIHHHHHH")

@@ -29,6 +29,7 @@ from tensorkiln.link.data_section import (
 )
 from tensorkiln.link.elf.data_object import (
     ALLOC,
+    MACHINES,
     NOBITS,
     PROGBITS,
     SECTION,
@@ -43,7 +44,7 @@ _NOTE_HEAD = struct.pack("<III", 11, 8, 1) + _OWNER
 _PROGRAM = struct.Struct("<IIQQQQQQ")  # type, flags, offset, address, physical, file, memory, align
 _LOAD, _DYNAMIC, _NOTE, _READ = 1, 2, 4, 4
 _RELA, _RELASZ, _RELR = 7, 8, 36
-_RELATIVE = {62: 8, 183: 1027, 243: 3}
+_RELATIVE = {machine.number: machine.relative for machine in MACHINES.values()}
 _RELOCATION = struct.Struct("<QQq")
 
 
